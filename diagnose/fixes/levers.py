@@ -55,6 +55,8 @@ class _Idea:
     changes: tuple[Change, ...]
     assumes: tuple[str, ...]
     at_most: bool = False
+    #: Part of the step that comes back if the idea does what the textbook says.
+    part: float = 1.0
 
 
 def price_levers(analysis: Analysis, budget: Budget) -> tuple[Lever, ...]:
@@ -70,6 +72,8 @@ def price_levers(analysis: Analysis, budget: Budget) -> tuple[Lever, ...]:
     best: dict[str, tuple[float, _Idea]] = {}
     for list_ideas in (_hide_communication, _launch_sooner, _reschedule):
         for idea in list_ideas(analysis, budget):
+            if idea.name in best and best[idea.name][0] <= now_s * (1.0 - idea.part):
+                continue
             left_s = _price(analysis, (*faults, *idea.changes))
             if left_s is None or clean_s is None:
                 continue
@@ -167,12 +171,12 @@ def _reschedule(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
 
     offered = schedule.OFFERS.get(identify_framework(analysis.trace.job) or "megatron", tuple(SCHEDULES))
     others = [(name, chunks) for name in offered for chunks in (schedule.CHUNKS if name == "interleaved" else (1,))]
-    for name, chunks in others:
-        part = most(name, chunks, n_microbatches)
+    # What can give most first: it may leave nothing to gain by the others.
+    for part, (name, chunks) in sorted(((most(*other, n_microbatches), other) for other in others), reverse=True):
         if (name, chunks) == (now.schedule, now.chunks) or part < WORTH_A_LAYOUT:
             continue
         if schedule.refuse_option(analysis, model, name, chunks) is None:
-            yield _describe_schedule(analysis, model, now, name, chunks)
+            yield dataclasses.replace(_describe_schedule(analysis, model, now, name, chunks), part=part)
     part = most(now.schedule, now.chunks, PIECES * n_microbatches)
     if part >= WORTH_A_LAYOUT:
         yield from _cut_microbatches(analysis, model, now)

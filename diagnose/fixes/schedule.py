@@ -5,7 +5,6 @@ Enters: a measured job. Leaves: a `Remedy` with the best schedule its framework 
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import get_args
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.change import Reschedule
 from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
-from diagnose.model.schedule import SCHEDULES, Launch, Part, count_in_flight, order_launches, refuse_schedule
+from diagnose.model.schedule import SCHEDULES, count_in_flight, order_launches, refuse_schedule
 from diagnose.numerics.figures import write_figure
 from diagnose.numerics.robust import nan_median
 
@@ -133,14 +132,14 @@ def _runs_gpipe(analysis: Analysis) -> bool:
 def _hold_now(analysis: Analysis, chunks: int) -> tuple[float, ...]:
     """Say how many microbatches each stage holds at most, by the order in which it runs computes now."""
     block = max(analysis.trace.blocks, key=lambda b: len(b.steps))
-    nodes, parts = block.nodes, dict(zip(DIRECTIONS, get_args(Part), strict=True))
+    nodes = block.nodes
     start_s = np.nan_to_num(nan_median(block.start_s, axis=(1, 2)))
     found = []
     for stage in range(analysis.trace.n_stages):
         here = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS))
         here = here[np.argsort(start_s[here], kind="stable")]
-        order = [Launch(parts[Op(int(nodes.op[n]))], int(nodes.chunk[n]), int(nodes.microbatch[n])) for n in here]
-        found.append(count_in_flight(order, chunks))
+        part = np.array([DIRECTIONS.index(Op(op)) for op in nodes.op[here].tolist()], dtype=np.int64)
+        found.append(count_in_flight(np.stack([part, nodes.chunk[here], nodes.microbatch[here]], axis=1), chunks))
     return tuple(found)
 
 

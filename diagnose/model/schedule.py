@@ -3,9 +3,11 @@
 Enters: sizes. Leaves: launch orders, which the replay builds graphs of and fixes read memory off.
 """
 
-import dataclasses
-from collections.abc import Sequence
 from typing import Literal
+
+import numpy as np
+
+from diagnose.model.trace import Ints
 
 #: Every schedule that can be replayed, with what it is in words.
 SCHEDULES: dict[str, str] = {
@@ -17,15 +19,8 @@ SCHEDULES: dict[str, str] = {
 
 #: What a launch computes: `backward` without `weight` is all of it, with it the input gradients.
 Part = Literal["forward", "backward", "weight"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Launch:
-    """One compute of a stage: its part, its model chunk, and its microbatch by number."""
-
-    part: Part
-    chunk: int
-    microbatch: int
+#: Numbers of parts.
+FORWARD, BACKWARD, WEIGHT = range(3)
 
 
 def refuse_schedule(schedule: str, *, n_stages: int, chunks: int, n_microbatches: int) -> str | None:
@@ -47,7 +42,7 @@ def refuse_schedule(schedule: str, *, n_stages: int, chunks: int, n_microbatches
     return None
 
 
-def order_launches(schedule: str, stage: int, *, n_stages: int, chunks: int, n_microbatches: int) -> list[Launch]:
+def order_launches(schedule: str, stage: int, *, n_stages: int, chunks: int, n_microbatches: int) -> Ints:
     """Put the computes of a stage into launch order.
 
     Parameters
@@ -55,27 +50,29 @@ def order_launches(schedule: str, stage: int, *, n_stages: int, chunks: int, n_m
     schedule : str
         One of `SCHEDULES`, that these sizes can run.
 
+    Returns
+    -------
+    ndarray of int64, shape (n_launches, 3)
+        Part by number (as in `Part`), model chunk, microbatch.
+
     Source: GPipe arXiv 1811.06965; 1F1B and interleaved arXiv 2104.04473, section 2.2; ZB-H1 arXiv 2401.10241, section 3.1.
 
-    >>> [f"{l.part[0]}{l.microbatch}" for l in order_launches("1f1b", 0, n_stages=2, chunks=1, n_microbatches=3)]
+    >>> ["fbw"[p] + str(m) for p, _, m in order_launches("1f1b", 0, n_stages=2, chunks=1, n_microbatches=3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
-    >>> [f"{l.part[0]}{l.microbatch}" for l in order_launches("zero-bubble", 1, n_stages=2, chunks=1, n_microbatches=3)]
+    >>> ["fbw"[p] + str(m) for p, _, m in order_launches("zero-bubble", 1, n_stages=2, chunks=1, n_microbatches=3)]
     ['f0', 'b0', 'f1', 'b1', 'w0', 'f2', 'b2', 'w1', 'w2']
     """
-    total = chunks * n_microbatches
-    forwards = [_place("forward", k, n_stages, chunks) for k in range(total)]
-    backwards = [_place("backward", k, n_stages, chunks) for k in range(total)]
+    k = np.arange(chunks * n_microbatches)
     ahead = _count_warm_up(schedule, n_stages - 1 - stage, n_stages, chunks, n_microbatches)
-    order = forwards[:ahead]
-    for k, backward in enumerate(backwards):
-        order += forwards[ahead + k : ahead + k + 1]
-        order.append(backward)
-        # The later a stage, the earlier it must send input gradients back, and the longer its weight gradients wait.
-        if schedule == "zero-bubble" and k >= stage:
-            order.append(Launch("weight", 0, k - stage))
+    group, within = np.divmod(k, n_stages * chunks)
+    turn, lane = np.divmod(within, n_stages)
+    chunk, microbatch = (turn, group * n_stages + lane) if chunks > 1 else (np.zeros_like(k), k)
+    parts = [(FORWARD, chunk, 3 * (k - ahead)), (BACKWARD, chunks - 1 - chunk, 3 * k + 1)]
     if schedule == "zero-bubble":
-        order += [Launch("weight", 0, k) for k in range(max(total - stage, 0), total)]
-    return order
+        # The later a stage, the earlier it must send input gradients back, and the longer its weight gradients wait.
+        parts.append((WEIGHT, chunk, 3 * (k + stage) + 2))
+    launches = np.concatenate([np.stack([np.full_like(k, part), at, microbatch], axis=1) for part, at, _ in parts])
+    return np.asarray(launches[np.argsort(np.concatenate([turns for *_, turns in parts]))])
 
 
 def _count_warm_up(schedule: str, stages_behind: int, n_stages: int, chunks: int, n_microbatches: int) -> int:
@@ -88,27 +85,15 @@ def _count_warm_up(schedule: str, stages_behind: int, n_stages: int, chunks: int
     return min(stages_behind, total)
 
 
-def _place(part: Part, number: int, n_stages: int, chunks: int) -> Launch:
-    """Say which model chunk and microbatch the compute of that number works on."""
-    if chunks == 1:
-        return Launch(part, 0, number)
-    group, within = divmod(number, n_stages * chunks)
-    turn, lane = divmod(within, n_stages)
-    return Launch(part, turn if part == "forward" else chunks - 1 - turn, group * n_stages + lane)
-
-
-def count_in_flight(order: Sequence[Launch], chunks: int) -> float:
+def count_in_flight(order: Ints, chunks: int) -> float:
     """Say how many microbatches' activations a stage holds at most, in units of all that its chunks keep of one.
 
-    A microbatch is held from its forward to the end of its backward, weight gradients included.
+    A microbatch is held from its forward to the end of its backward, weight gradients included. `order` is as
+    `order_launches` gives it.
 
     >>> count_in_flight(order_launches("1f1b", 0, n_stages=4, chunks=1, n_microbatches=8), 1)
     4.0
     """
-    last = "weight" if any(launch.part == "weight" for launch in order) else "backward"
-    held = most = 0
-    for launch in order:
-        held += launch.part == "forward"
-        most = max(most, held)
-        held -= launch.part == last
-    return most / chunks
+    part = order[:, 0]
+    begun, ended = part == FORWARD, part == part.max(initial=BACKWARD)
+    return float((np.cumsum(begun) - np.cumsum(ended) + ended).max(initial=0) / chunks)

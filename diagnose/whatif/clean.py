@@ -18,6 +18,7 @@ from diagnose.model.change import Remove
 from diagnose.model.optype import COMPUTE, P2P, Op
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.graph import Barrier, Graph
+from diagnose.whatif.levels import stack
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
 from diagnose.whatif.replay import replay, replay_ends
@@ -62,23 +63,24 @@ def _measure_block(
     op, shape = o.block.nodes.op, (n_steps, o.block.n_dp)
     # A collection of all workers at a planned place counts as a late launch.
     works, late = np.isin(op, WORK), op == Op.GC
-    kept = np.stack([np.ones(len(op), dtype=bool), ~np.isin(op, P2P), works | late], axis=1).tolist()
+    own_s, delay_s = stack(own, shape), stack(delay, shape)
+    kept = np.stack([np.ones(len(op), dtype=bool), ~np.isin(op, P2P), works | late], axis=1)
     met = replay(
         _change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape), (3, 1))),
-        [_lay_out(array, of_node, shape) for array, of_node in zip(own, kept, strict=True)],
-        [_lay_out(array, (True,) * 3, shape) for array in delay],
+        _lay_out(own_s, kept),
+        _lay_out(delay_s, np.ones_like(kept)),
     )
     # Lanes become steps, so that data-parallel ranks do not meet.
     apart = (shape[0] * shape[1], 1)
-    kept = np.stack([works | late, works, works], axis=1).tolist()
-    own = [_lay_out(_flatten(array, shape), of_node, apart) for array, of_node in zip(own, kept, strict=True)]
-    delay = [_lay_out(_flatten(array, shape), (True, False, False), apart) for array in delay]
+    own_s = _lay_out(own_s.reshape(-1, *apart), np.stack([works | late, works, works], axis=1))
+    delay_s = _lay_out(delay_s.reshape(-1, *apart), np.broadcast_to([True, False, False], (len(op), 3)))
     if o.busy is not None:
-        for starts, busy in zip(delay, o.busy, strict=True):
-            worlds = starts.reshape(3, *apart)
+        for worlds, busy in zip(delay_s.reshape(-1, 3, *apart), o.busy, strict=True):
             worlds[1] = np.minimum(worlds[0], _flatten(busy[at] if len(busy) > 1 else busy, shape))
     ends = replay_ends(
-        _change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape).reshape(apart), (3, 1))), own, delay
+        _change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape).reshape(apart), (3, 1))),
+        own_s,
+        delay_s,
     )
     last = functools.reduce(np.maximum, [end for node in graph.finals if (end := ends[node]) is not None])
     long_s = [*met.reshape(3, -1).mean(axis=1), *last.reshape(3, -1).mean(axis=1)]
@@ -86,18 +88,15 @@ def _measure_block(
     for stage in range(int(o.block.nodes.stage.max()) + 1):
         nodes = np.flatnonzero(works & (o.block.nodes.stage == stage)).tolist()
         # In the last world nothing but computes takes time.
-        spans = [(end[-apart[0] :, 0], own[n][-apart[0] :, 0]) for n in nodes if (end := ends[n]) is not None]
+        spans = [(end[-apart[0] :, 0], own_s[n][-apart[0] :, 0]) for n in nodes if (end := ends[n]) is not None]
         worked_s.append(_unite(spans))
     return float(np.mean(worked_s)) * n_steps, np.array(long_s) * n_steps
 
 
-def _lay_out(array: Seconds, kept: Sequence[bool], shape: tuple[int, int]) -> Seconds:
-    """Put an array, or 0 where it is not kept, so many times one behind the other on the axis of steps."""
-    found = np.zeros((len(kept), *shape))
-    for world, is_kept in zip(found, kept, strict=True):
-        if is_kept:
-            world[:] = array
-    return found.reshape(-1, shape[1])
+def _lay_out(seconds: Seconds, kept: Bools) -> Seconds:
+    """Put times of nodes, or 0 where they are not kept (shape (n_nodes, n_worlds)), world behind world on the axis of steps."""
+    found = np.where(kept[:, :, None, None], seconds[:, None], 0.0)
+    return found.reshape(len(seconds), -1, seconds.shape[2])
 
 
 def _flatten(array: Seconds, shape: tuple[int, int]) -> Seconds:

@@ -17,6 +17,8 @@ from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import robust_deviation
 from diagnose.whatif.computes import DIRECTION_OF, place_of
+from diagnose.whatif.graph import split_nodes
+from diagnose.whatif.levels import stack
 from diagnose.whatif.observed import Observed
 
 #: Communication of each type that a compute may queue behind: the last ones launched before it.
@@ -132,20 +134,19 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
     for o, of_block in zip(observed, marked, strict=True):
         block, nodes = o.block, o.block.nodes
         usual_s = block.start_s.mean(axis=(1, 2))
+        late = _mark_late(o)
         for stage in range(n_stages):
             sources = np.flatnonzero(
                 (nodes.stage == stage) & np.isin(nodes.op, (*P2P, Op.REDUCE_SCATTER, Op.ALL_GATHER))
             )
             sources = sources[np.argsort(usual_s[sources], kind="stable")]
-            for node in np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS)).tolist():
+            for node in np.flatnonzero((nodes.stage == stage) & late).tolist():
                 start = block.start_s[node]
                 tolerance_s = late_tolerance(o, node)
                 delay = np.broadcast_to(o.idle(node), start.shape)
                 is_late = delay > 2.0 * tolerance_s
                 if o.block.filled is not None:
                     is_late &= ~o.block.filled[node]
-                if not is_late.any():
-                    continue
                 last = int(np.searchsorted(usual_s[sources], usual_s[node]))
                 near = sources[max(0, last - MAX_LATE) : last + 1].tolist()
                 waited_for = _ends_then(o, near, start, delay, tolerance_s, is_late)
@@ -165,6 +166,17 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
         sure = [n for n in of_block.seconds if told[DIRECTION_OF[int(o.block.nodes.op[n])]]]
         kept.append(Waits({n: of_block.seconds[n] for n in sure}, {n: of_block.by[n] for n in sure}))
     return kept, float(deviations[told].max(initial=0.0))
+
+
+def _mark_late(o: Observed) -> Bools:
+    """Mark the computes that ever started late, shape (n_nodes,)."""
+    found = np.zeros(len(o.block.nodes), dtype=bool)
+    computes = np.flatnonzero(np.isin(o.block.nodes.op, DIRECTIONS))
+    for part in split_nodes(computes, o.block.start_s[0].size):
+        delay_s = stack([o.idle(node) for node in part.tolist()], o.block.start_s[0].shape)
+        late = delay_s > 2.0 * late_tolerance(o, part)
+        found[part] = (late if o.block.filled is None else late & ~o.block.filled[part]).any(axis=(1, 2))
+    return found
 
 
 def _ends_then(
@@ -187,8 +199,8 @@ def _ends_then(
     return found
 
 
-def late_tolerance(o: Observed, node: int) -> Seconds:
-    """Say how far a compute's start may be from the end of what it waited for: seconds, shape (n_steps, n_dp)."""
+def late_tolerance(o: Observed, node: int | Ints) -> Seconds:
+    """Say how far starts of computes may be from the end of what they waited for: seconds, shape ([n_nodes,] n_steps, n_dp)."""
     return np.asarray(np.maximum(LATE_TOLERANCE * (o.block.end_s[node] - o.block.start_s[node]), LATE_TOLERANCE_S))
 
 

@@ -3,12 +3,12 @@
 Enters: observed blocks. Leaves: seconds by node, beyond the ordinary. Costs a few passes over the launch delays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from diagnose.model.optype import Op
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Ints, Seconds
 from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.observed import Observed
 
@@ -37,38 +37,35 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     elsewhere = [n for n in computes if n not in inputs] or computes
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
     usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0) if elsewhere else 0.0
+    # A delay that is there in every step is no less lost; what no job is without is short.
+    ordinary_s = np.full(len(op), max(usual_compute, ORDINARY_SHARE * step_s))
+    ratio, opening = np.full(len(op), ORDINARY_DELAY_RATIO), _first_forward(o)
+    ordinary_s[list(inputs - {opening})] = usual_compute
+    ratio[np.arange(len(op)) == opening] = ORDINARY_OPENING_RATIO
     found: dict[int, Seconds] = {}
-    opening = _first_forward(o)
-    for node in _list_late(o, simulated):
-        delay = o.idle(node)
-        # A delay that is there in every step is no less lost; what no job is without is short.
-        ordinary = max(usual_compute, ORDINARY_SHARE * step_s)
-        ratio = ORDINARY_DELAY_RATIO
-        if node == opening:
-            ratio = ORDINARY_OPENING_RATIO
-        elif node in inputs:
-            ordinary = usual_compute
-        usual = min(max(float(np.median(delay)), 0.0), ordinary)
-        excess = np.where(delay > ratio * usual + SHORTEST_S, delay - usual, 0.0)
-        excess = recorded(o, node, excess)
-        if excess.any():
-            found[node] = excess
+    for part, delay_s in _take_delays(o, simulated):
+        late = delay_s.max(axis=(1, 2)) > SHORTEST_S
+        if not late.any():
+            continue
+        nodes, delay = part[late], delay_s[late]
+        usual = np.minimum(np.maximum(np.median(delay, axis=(1, 2), keepdims=True), 0.0), ordinary_s[nodes, None, None])
+        excess = np.where(delay > ratio[nodes, None, None] * usual + SHORTEST_S, delay - usual, 0.0)
+        if o.block.filled is not None:  # what was filled in is nobody's time
+            excess = np.where(o.block.filled[nodes], 0.0, excess)
+        lost = excess.any(axis=(1, 2))
+        found |= zip(nodes[lost].tolist(), excess[lost], strict=True)
     return found
 
 
-def _list_late(o: Observed, nodes: Sequence[int]) -> list[int]:
-    """List the nodes with any launch delay that is not too short to look at."""
-    parts = (nodes[at : at + CHUNK_NODES] for at in range(0, len(nodes), CHUNK_NODES))
-    return [n for part in parts for n, most_s in zip(part, _longest(o, part), strict=True) if most_s > SHORTEST_S]
-
-
-def _longest(o: Observed, nodes: Sequence[int]) -> list[float]:
-    """Say how long the longest launch delay of each node is, seconds."""
-    delays = [o.idle(n) for n in nodes]
-    if len({delay.shape for delay in delays}) > 1 or delays[0].size > CHUNK_NODES:
-        return [float(delay.max()) for delay in delays]
-    longest: list[float] = np.array(delays).max(axis=(1, 2)).tolist()
-    return longest
+def _take_delays(o: Observed, nodes: Sequence[int]) -> Iterator[tuple[Ints, Seconds]]:
+    """Give nodes with the launch delays that no other rows fill: several at a time where they have few lanes."""
+    for at in range(0, len(nodes), CHUNK_NODES):
+        part = nodes[at : at + CHUNK_NODES]
+        delays = [o.idle(n) for n in part]
+        if len({delay.shape for delay in delays}) > 1 or delays[0].size > CHUNK_NODES:
+            yield from ((np.array([n]), delay[None]) for n, delay in zip(part, delays, strict=True))
+        else:
+            yield np.array(part, dtype=np.int64), np.array(delays)
 
 
 def _medians(o: Observed, nodes: Sequence[int]) -> Seconds:

@@ -7,8 +7,8 @@ import dataclasses
 import functools
 import heapq
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 
@@ -65,19 +65,102 @@ class Barrier:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Ragged:
+    """Rows of numbers, each of its own length, one after the other: row i is `flat[begin[i] : begin[i + 1]]`."""
+
+    flat: Ints
+    begin: Ints
+
+    @classmethod
+    def of(cls, rows: Sequence[Collection[int]]) -> Self:
+        """Put rows one after the other."""
+        return cls(flatten(rows), np.array([0, *itertools.accumulate(map(len, rows))], dtype=np.int64))
+
+    @classmethod
+    def of_pairs(cls, rows: Ints, values: Ints, n_rows: int) -> Self:
+        """Gather the values of each row, each once, in rising order."""
+        n_values = 1 + int(values.max(initial=0))
+        rows, values = np.divmod(np.unique(rows * n_values + values), n_values)
+        return cls(values, np.searchsorted(rows, np.arange(n_rows + 1)))
+
+    def __len__(self) -> int:
+        return len(self.begin) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        """How long each row is."""
+        return np.diff(self.begin)
+
+    def row_of(self) -> Ints:
+        """Say in which row each number stands."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    def take(self, rows: Ints) -> "Ragged":
+        """Give some of the rows."""
+        lengths = self.lengths[rows]
+        begin = np.r_[0, np.cumsum(lengths)]
+        return Ragged(self.flat[np.repeat(self.begin[rows] - begin[:-1], lengths) + np.arange(begin[-1])], begin)
+
+    def rows(self) -> tuple[tuple[int, ...], ...]:
+        """Give each row by itself."""
+        flat = self.flat.tolist()
+        return tuple(tuple(flat[a:b]) for a, b in itertools.pairwise(self.begin.tolist()))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Events:
+    """All events of a graph, one row each; what they are says `Event`."""
+
+    members: Ragged
+    completes: Ragged
+    awaits: Ragged
+    across_dp: Bools
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Self:
+        """Put events one after the other."""
+        return cls(
+            members=Ragged.of([event.members for event in events]),
+            completes=Ragged.of([event.completes for event in events]),
+            awaits=Ragged.of([event.awaits for event in events]),
+            across_dp=np.array([event.across_dp for event in events], dtype=bool),
+        )
+
+    def __len__(self) -> int:
+        return len(self.across_dp)
+
+    def take(self, order: Ints) -> "Events":
+        """Put all events into another order."""
+        position = np.empty(len(self), dtype=np.int64)
+        position[order] = np.arange(len(self))
+        awaits = self.awaits.take(order)
+        awaits = Ragged(position[awaits.flat], awaits.begin)
+        return Events(self.members.take(order), self.completes.take(order), awaits, self.across_dp[order])
+
+    def rows(self) -> tuple[Event, ...]:
+        """Give each event by itself."""
+        columns = (self.members.rows(), self.across_dp.tolist(), self.completes.rows(), self.awaits.rows())
+        return tuple(itertools.starmap(Event, zip(*columns, strict=True)))
+
+    def find(self, rows: Ragged, n_nodes: int) -> Ints:
+        """Say in the row of which event each node stands, -1 where in none: shape (n_nodes,)."""
+        found = np.full(n_nodes, -1)
+        found[rows.flat] = rows.row_of()
+        return found
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
     """Dependencies of a block's nodes.
 
     Attributes
     ----------
-    waits : tuple of tuple of int, length n_nodes
+    sources : Ragged, n_nodes rows
         For each node the nodes whose end it waits for.
-    events : tuple of Event
+    moves : Events
         Every node once, in an order in which all that an event waits for comes before it.
     barriers : dict of int to tuple of Barrier
         Learned waits by waiter.
-    last_use : tuple of tuple of int, length n_events
-        Nodes whose end is not needed after that event; lets a replay forget them.
     finals : tuple of int
         Nodes whose latest end is the end of the step: the optimizers.
     openers : frozenset of int
@@ -85,15 +168,41 @@ class Graph:
         can let them start before it, and then the step is that much longer.
     """
 
-    n_nodes: int
-    waits: tuple[tuple[int, ...], ...]
-    events: tuple[Event, ...]
+    sources: Ragged
+    moves: Events
     barriers: dict[int, tuple[Barrier, ...]]
-    last_use: tuple[tuple[int, ...], ...]
     finals: tuple[int, ...]
     openers: frozenset[int]
     #: What `levels.levels_of` works out, once.
-    levels: list[Any] = dataclasses.field(default_factory=list, init=False, compare=False, repr=False)
+    levels: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False)
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes of the block."""
+        return len(self.sources)
+
+    @functools.cached_property
+    def waits(self) -> tuple[tuple[int, ...], ...]:
+        """`sources`, row by row."""
+        return self.sources.rows()
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """`moves`, event by event."""
+        return self.moves.rows()
+
+    @functools.cached_property
+    def last_use(self) -> tuple[tuple[int, ...], ...]:
+        """Nodes whose end is not needed after each event; lets a replay forget them."""
+        at = self.moves.find(self.moves.members, self.n_nodes)
+        needed_last = self.moves.find(self.moves.completes, self.n_nodes)
+        np.maximum.at(needed_last, self.sources.flat, at[self.sources.row_of()])
+        for node, of_node in self.barriers.items():
+            sources = [source for barrier in of_node for source in barrier.sources]
+            needed_last[sources] = np.maximum(needed_last[sources], at[node])
+        needed_last[list(self.finals)] = -1
+        order = np.argsort(needed_last, kind="stable")
+        return Ragged(order, np.searchsorted(needed_last[order], np.arange(len(self.moves) + 1))).rows()
 
 
 class Layout:
@@ -153,7 +262,7 @@ def order_graph(
     barriers: dict[int, tuple[Barrier, ...]],
     batches: Sequence[tuple[int, ...]] = (),
 ) -> Graph:
-    """Put events into topological order, ties by typical start, and say when each end was last needed.
+    """Put events into topological order, ties by typical start.
 
     `batches` are operations of one worker that were launched in one blocking batch and end together.
 
@@ -165,19 +274,28 @@ def order_graph(
     nodes, start_s = layout.nodes, layout.start_s.tolist()
     events = _join_batches(events, batches)
     key = [min(start_s[node] for node in event.completes or event.members) for event in events]
-    moved = _sort_events(nodes, events, waits, barriers, key)
     ends_in = {node for event in events for node in event.completes}
-    finals = tuple(node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage))
-    finals = finals or tuple(node for node in _closing(layout) if node in ends_in)
-    return Graph(
-        n_nodes=len(nodes),
-        waits=tuple(tuple(sorted(w & ends_in)) for w in waits),
-        events=tuple(moved),
-        barriers=barriers,
-        last_use=_last_uses(moved, waits, barriers, finals),
-        finals=finals,
-        openers=_opening(layout, waits, moved),
-    )
+    sources = Ragged.of([sorted(w & ends_in) for w in waits])
+    return arrange(nodes, sources, Events.of(events), barriers, find_finals(layout, ends_in), key)
+
+
+def arrange(
+    nodes: Nodes,
+    sources: Ragged,
+    events: Events,
+    barriers: dict[int, tuple[Barrier, ...]],
+    finals: tuple[int, ...],
+    key: Sequence[float] | Ints,
+) -> Graph:
+    """Make a graph of its parts, its events in topological order, ties by their key, then as they stand.
+
+    Raises
+    ------
+    TraceError
+        Operations wait for each other in a circle; the message names them.
+    """
+    events = events.take(_sort_events(nodes, events, sources, barriers, key))
+    return Graph(sources, events, barriers, finals, _opening(nodes, sources, events))
 
 
 def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, ...]]) -> Graph:
@@ -189,25 +307,19 @@ def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, 
         Operations would wait for each other in a circle.
     """
     together = {node: (*graph.barriers.get(node, ()), *barriers.get(node, ())) for node in {*graph.barriers, *barriers}}
-    waits = [set(w) for w in graph.waits]
-    events = _sort_events(nodes, graph.events, waits, together, range(len(graph.events)))
-    return dataclasses.replace(
-        graph,
-        events=tuple(events),
-        barriers=together,
-        last_use=_last_uses(events, waits, together, graph.finals),
-    )
+    order = _sort_events(nodes, graph.moves, graph.sources, together, range(len(graph.moves)))
+    return dataclasses.replace(graph, moves=graph.moves.take(order), barriers=together)
 
 
 def _sort_events(
     nodes: Nodes,
-    events: Sequence[Event],
-    waits: Sequence[set[int]],
+    events: Events,
+    sources: Ragged,
     barriers: Mapping[int, tuple[Barrier, ...]],
-    key: Sequence[float],
-) -> list[Event]:
+    key: Sequence[float] | Ints,
+) -> Ints:
     """Put events into topological order, ties by their key, then as they stand."""
-    earlier, later = _list_edges(len(nodes), events, waits, barriers)
+    earlier, later = list_edges(events, sources, barriers)
     begin = np.searchsorted(earlier, np.arange(len(events) + 1)).tolist()
     after, open_waits = later.tolist(), np.bincount(later, minlength=len(events)).tolist()
     by_rank = np.argsort(np.asarray(key, dtype=np.float64), kind="stable")
@@ -225,51 +337,34 @@ def _sort_events(
             if not open_waits[j]:
                 heapq.heappush(ready, rank_of[j])
     if len(ordered) < len(events):
-        stuck = [nodes.name((event.completes or event.members)[0]) for i, event in enumerate(events) if open_waits[i]]
+        at = np.flatnonzero(open_waits)
+        of_events = zip(events.completes.take(at).rows(), events.members.take(at).rows(), strict=True)
+        stuck = [nodes.name((completes or members)[0]) for completes, members in of_events]
         raise TraceError(
             f"{len(stuck)} operations wait for each other in a circle: {', '.join(stuck[:4])}, ...; expected the "
             "launch order of a pipeline schedule: check start_ts, seq_id and mb_id",
             where="graph",
         )
-    position = {i: at for at, i in enumerate(ordered)}
-    found = [events[i] for i in ordered]
-    return [
-        dataclasses.replace(event, awaits=tuple(position[j] for j in event.awaits)) if event.awaits else event
-        for event in found
-    ]
+    return np.array(ordered, dtype=np.int64)
 
 
-def _list_edges(
-    n_nodes: int,
-    events: Sequence[Event],
-    waits: Sequence[Collection[int]],
-    barriers: Mapping[int, tuple[Barrier, ...]],
-) -> tuple[Ints, Ints]:
+def list_edges(events: Events, sources: Ragged, barriers: Mapping[int, tuple[Barrier, ...]]) -> tuple[Ints, Ints]:
     """List which event must have moved before which, each pair once: positions in `events`, by the earlier one."""
-    starts_in, ends_in = np.full((2, n_nodes), -1)
-    for of_node, nodes_of in (
-        (starts_in, [event.members for event in events]),
-        (ends_in, [event.completes for event in events]),
-    ):
-        of_node[flatten(nodes_of)] = np.repeat(np.arange(len(events)), [len(nodes) for nodes in nodes_of])
+    starts_in, ends_in = (events.find(rows, len(sources)) for rows in (events.members, events.completes))
     hidden = [(source, node) for node, of_node in barriers.items() for barrier in of_node for source in barrier.sources]
-    earlier = ends_in[np.r_[flatten(waits), flatten([(source,) for source, _ in hidden])]]
-    waiter = np.repeat(np.arange(len(waits)), [len(w) for w in waits])
-    later = starts_in[np.r_[waiter, flatten([(node,) for _, node in hidden])]]
+    source, waiter = np.array(hidden, dtype=np.int64).reshape(-1, 2).T
+    earlier, later = ends_in[np.r_[sources.flat, source]], starts_in[np.r_[sources.row_of(), waiter]]
     known = (earlier >= 0) & (later >= 0) & (earlier != later)
-    awaits = [event.awaits for event in events]
-    earlier = np.r_[earlier[known], flatten(awaits)]
-    later = np.r_[later[known], np.repeat(np.arange(len(events)), [len(a) for a in awaits])]
+    earlier, later = np.r_[earlier[known], events.awaits.flat], np.r_[later[known], events.awaits.row_of()]
     return np.divmod(np.unique(earlier * len(events) + later), max(len(events), 1))
 
 
 def last_ends(graph: Graph, nodes: Sequence[int], end_s: Seconds) -> Seconds:
     """Say when the last of what each of some nodes waits for, at least one operation, ends: seconds, (n, n_steps, n_dp)."""
-    sources = [graph.waits[node] for node in nodes]
-    if not sources:
+    sources = graph.sources.take(np.asarray(nodes, dtype=np.int64))
+    if not len(sources):
         return np.zeros((0, *end_s.shape[1:]))
-    begins = np.array([0, *itertools.accumulate(map(len, sources))], dtype=np.int64)[:-1]
-    return np.asarray(np.maximum.reduceat(end_s[flatten(sources)], begins, axis=0))
+    return np.asarray(np.maximum.reduceat(end_s[sources.flat], sources.begin[:-1], axis=0))
 
 
 def group_by_members(events: Iterable[Event]) -> list[Ints]:
@@ -309,41 +404,31 @@ def _join_batches(events: list[Event], batches: Sequence[tuple[int, ...]]) -> li
     ]
 
 
-def _last_uses(
-    events: list[Event], waits: list[set[int]], barriers: dict[int, tuple[Barrier, ...]], finals: tuple[int, ...]
-) -> tuple[tuple[int, ...], ...]:
-    """Say after which event the end of each node is not needed any more."""
-    at = np.full(len(waits), -1)
-    members = [event.members for event in events]
-    at[flatten(members)] = np.repeat(np.arange(len(events)), [len(m) for m in members])
-    completes = [event.completes for event in events]
-    needed_last = np.full(len(waits), -1)
-    needed_last[flatten(completes)] = np.repeat(np.arange(len(events)), [len(c) for c in completes])
-    np.maximum.at(needed_last, flatten(waits), np.repeat(at, [len(w) for w in waits]))
-    for node, of_node in barriers.items():
-        sources = [source for barrier in of_node for source in barrier.sources]
-        needed_last[sources] = np.maximum(needed_last[sources], at[node])
-    needed_last[list(finals)] = -1
-    order = np.argsort(needed_last, kind="stable")
-    begin = np.searchsorted(needed_last[order], np.arange(len(events) + 1)).tolist()
-    nodes = order.tolist()
-    return tuple(tuple(nodes[a:b]) for a, b in itertools.pairwise(begin))
-
-
-def _opening(layout: Layout, waits: list[set[int]], events: list[Event]) -> frozenset[int]:
+def _opening(nodes: Nodes, sources: Ragged, events: Events) -> frozenset[int]:
     """Find the nodes that a negative transfer duration at the start of the step can reach before any compute."""
-    compute = {int(op) for op in COMPUTE}
-    passed: set[int] = set()
+    passes = ~np.isin(nodes.op, [int(op) for op in COMPUTE])
+    left = sources.lengths.tolist()
+    order = np.argsort(sources.flat, kind="stable")
+    begin = np.searchsorted(sources.flat[order], np.arange(len(sources) + 1)).tolist()
+    waiters, can_pass = sources.row_of()[order].tolist(), passes.tolist()
+    first = events.members.flat[(sources.lengths == 0)[events.members.flat]]
+    passed: list[int] = first[passes[first]].tolist()
     openers: set[int] = set()
-    ops = layout.nodes.op.tolist()
-    for event in events:
-        for node in event.members:
-            if waits[node] <= passed:
-                if waits[node]:
-                    openers.add(node)
-                if ops[node] not in compute:
-                    passed.add(node)
+    while passed:
+        source = passed.pop()
+        for node in waiters[begin[source] : begin[source + 1]]:
+            left[node] -= 1
+            if not left[node]:
+                openers.add(node)
+                if can_pass[node]:
+                    passed.append(node)
     return frozenset(openers)
+
+
+def find_finals(layout: Layout, in_graph: Container[int]) -> tuple[int, ...]:
+    """Find the nodes whose latest end is the end of the step: the optimizers, or whatever can end it."""
+    finals = [node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage)]
+    return tuple(finals or [node for node in _closing(layout) if node in in_graph])
 
 
 def _closing(layout: Layout) -> list[int]:

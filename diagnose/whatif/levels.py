@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from diagnose.model.trace import Ints, Seconds
-from diagnose.whatif.graph import Barrier, Event, Graph, flatten
+from diagnose.whatif.graph import Barrier, Events, Graph, Ragged, list_edges
 
 #: Graphs of fewer events, and larger arrays (nodes x lanes), are walked: there calls cost less than what is copied.
 MIN_EVENTS = 1_000
@@ -72,7 +72,7 @@ class Level:
 
 
 def replay_levels(
-    graph: Graph, worlds: Sequence[Sequence[Seconds]], delay: Sequence[Seconds] | None
+    graph: Graph, worlds: Sequence[Sequence[Seconds] | Seconds], delay: Sequence[Seconds] | Seconds | None
 ) -> tuple[list[Seconds], list[Seconds]] | None:
     """Say when each node ends in each of one or two sets of lanes, which meet in the collectives over dp ranks.
 
@@ -84,18 +84,19 @@ def replay_levels(
         The earliest start where it lies before the step.
     None where the graph is small, or there are many lanes.
     """
-    if len(graph.events) < MIN_EVENTS:
+    if len(graph.moves) < MIN_EVENTS:
         return None
-    shapes = {array.shape for arrays in (*worlds, delay or ()) for array in arrays}
+    given = worlds if delay is None else (*worlds, delay)
+    shapes = {shape for arrays in given for shape in list_shapes(arrays)}
     shape = (max(n_steps for n_steps, _ in shapes), max(n_dp for _, n_dp in shapes))
     if graph.n_nodes * shape[0] * shape[1] * len(worlds) > MAX_CELLS:
         return None
-    own = [_stack(arrays, shape) for arrays in worlds]
-    late = None if delay is None else _stack(delay, shape)
+    own = [stack(arrays, shape) for arrays in worlds]
+    late = None if delay is None else stack(delay, shape)
     ends = [np.zeros((graph.n_nodes + 2, *shape)) for _ in worlds]
     for of_world in ends:
         of_world[-1] = -np.inf
-    moved = [np.zeros((len(graph.events), *shape)) for _ in worlds]
+    moved = [np.zeros((len(graph.moves), *shape)) for _ in worlds]
     openings = [np.zeros((1, 1))] * len(worlds)
     for level in levels_of(graph):
         starts = []
@@ -128,8 +129,15 @@ def _run_chain(first: Seconds, own: Seconds, late: Seconds | None) -> Seconds:
     return np.add.accumulate(steps, axis=0)[::n]
 
 
-def _stack(arrays: Sequence[Seconds], shape: tuple[int, int]) -> Seconds:
+def list_shapes(arrays: Sequence[Seconds] | Seconds) -> set[tuple[int, ...]]:
+    """List the shapes of one array a node."""
+    return {arrays.shape[1:]} if isinstance(arrays, np.ndarray) else {array.shape for array in arrays}
+
+
+def stack(arrays: Sequence[Seconds] | Seconds, shape: tuple[int, ...]) -> Seconds:
     """Put one array a node into one of shape (n_nodes, n_steps, n_dp)."""
+    if isinstance(arrays, np.ndarray):
+        return np.asarray(np.broadcast_to(arrays, (len(arrays), *shape)))
     found = np.empty((len(arrays), *shape))
     for node, array in enumerate(arrays):
         found[node] = array
@@ -145,93 +153,110 @@ def levels_of(graph: Graph) -> list[Level]:
 
 def _build(graph: Graph) -> Iterable[Level]:
     """Give the levels in order."""
-    chains = {events[0]: events for events in _find_chains(graph)}
-    inside = {i for events in chains.values() for i in events[1:]}
-    level_of_node = [-1] * (graph.n_nodes + 1)
-    level_of_event: list[int] = []
-    kept: list[int] = []
-    for i, event in enumerate(graph.events):
-        if i in inside:
-            level_of_event.append(-1)  # nothing awaits it
-            continue
-        before = -1
-        if event.awaits:
-            before = max([level_of_event[j] for j in event.awaits])
-        for node in () if event.awaits else event.members:
-            for source in graph.waits[node]:
-                before = max(before, level_of_node[source])
-            for barrier in graph.barriers.get(node, ()):
-                before = max(before, *[level_of_node[source] for source in barrier.sources])
-        level_of_event.append(before + 1)
-        kept.append(i)
-        for node in event.completes:
-            level_of_node[node] = before + 1
-        for j in chains.get(i, ())[1:]:
-            level_of_node[graph.events[j].completes[0]] = before + 1
-    at = np.array(kept, dtype=np.int64)
-    level = np.array(level_of_event, dtype=np.int64)[at]
-    awaits, across_dp = np.array([(bool(graph.events[i].awaits), graph.events[i].across_dp) for i in kept]).T
-    order = np.lexsort((at, across_dp, awaits, level))
-    kind = 4 * level + 2 * awaits + across_dp
-    for group in np.split(order, np.flatnonzero(np.diff(kind[order])) + 1):
-        of_group = at[group].tolist()
-        nodes = tuple(_nodes_of(graph, chains[i]) for i in of_group if i in chains)
-        yield _join(graph, of_group, [graph.events[i] for i in of_group], nodes, across_dp=bool(across_dp[group[0]]))
+    head, chains = _find_chains(graph)
+    position = np.arange(len(head))
+    kept = np.flatnonzero(head == position)
+    awaits, across_dp = graph.moves.awaits.lengths > 0, graph.moves.across_dp
+    level = _count_levels(graph, head)
+    order = kept[np.lexsort((kept, across_dp[kept], awaits[kept], level[kept]))]
+    kind = 4 * level[order] + 2 * awaits[order] + across_dp[order]
+    begins = np.r_[0, np.flatnonzero(np.diff(kind)) + 1, len(order)].tolist()
+    members, completes, awaited = (rows.take(order) for rows in _rows_of(graph.moves))
+    completes_of = completes.row_of()
+    opens = np.isin(members.flat, list(graph.openers))
+    hidden = np.isin(members.flat, list(graph.barriers))
+    sources = _fill(graph.sources, hidden_nodes=list(graph.barriers)).take(members.flat)
+    for a, b in itertools.pairwise(begins):
+        of_members, of_completes, of_awaits = (slice(r.begin[a], r.begin[b]) for r in (members, completes, awaited))
+        of_sources = slice(sources.begin[of_members.start], sources.begin[of_members.stop])
+        nodes, at = members.flat[of_members], order[a:b]
+        yield Level(
+            sources=sources.flat[of_sources],
+            source_at=sources.begin[of_members] - of_sources.start,
+            members=nodes,
+            member_at=members.begin[a:b] - of_members.start,
+            awaits=awaited.flat[of_awaits],
+            await_at=awaited.begin[a:b] - of_awaits.start,
+            completes=completes.flat[of_completes],
+            completes_of=completes_of[of_completes] - a,
+            events=at,
+            openers=np.flatnonzero(opens[of_members]),
+            barriers=tuple(
+                (i, barrier)
+                for i in np.flatnonzero(hidden[of_members]).tolist()
+                for barrier in graph.barriers[int(nodes[i])]
+            ),
+            across_dp=bool(across_dp[at[0]]),
+            chains=tuple(chains[i] for i in at.tolist() if i in chains) if chains else (),
+        )
 
 
-def _nodes_of(graph: Graph, events: Sequence[int]) -> Ints:
-    """Give the nodes of a chain."""
-    return np.array([graph.events[i].completes[0] for i in events], dtype=np.int64)
+def _rows_of(events: Events) -> tuple[Ragged, Ragged, Ragged]:
+    """Give what events consist of."""
+    return events.members, events.completes, events.awaits
 
 
-def _find_chains(graph: Graph) -> list[list[int]]:
-    """Find long runs of single operations that wait for nothing but the one before, by their positions in the graph.
+def _fill(sources: Ragged, hidden_nodes: Sequence[int]) -> Ragged:
+    """Let nodes that wait for nothing wait for the start of the step, or not even that where a barrier says when they start."""
+    step, never = len(sources), len(sources) + 1
+    begin = np.r_[0, np.cumsum(np.maximum(sources.lengths, 1))]
+    alone = np.full(len(sources), step)
+    alone[hidden_nodes] = never
+    flat = np.empty(begin[-1], dtype=np.int64)
+    waiting = sources.lengths > 0
+    flat[begin[:-1][~waiting]] = alone[~waiting]
+    flat[np.repeat(waiting, np.diff(begin))] = sources.flat
+    return Ragged(flat, begin)
+
+
+def _count_levels(graph: Graph, head: Ints) -> Ints:
+    """Count the levels before each event, shape (n_events,); a chain has that of its first."""
+    earlier, later = list_edges(graph.moves, graph.sources, graph.barriers)
+    between = head[earlier] != head[later]
+    earlier, later = earlier[between], head[later[between]]
+    begin = np.searchsorted(earlier, np.arange(len(head) + 1)).tolist()
+    after, level = later.tolist(), [0] * len(head)
+    for of_head, a, b in zip(head.tolist(), begin, begin[1:], strict=False):
+        beyond = level[of_head] + 1
+        for j in after[a:b]:
+            level[j] = max(level[j], beyond)
+    return np.array(level, dtype=np.int64)
+
+
+def _find_chains(graph: Graph) -> tuple[Ints, dict[int, Ints]]:
+    """Find long runs of single operations that wait for nothing but the one before.
 
     Of several that wait for the same operation alone the first goes on its chain.
+
+    Returns
+    -------
+    head : ndarray of int64, shape (n_events,)
+        The first event of the chain that each is on, itself where it is on none.
+    chains : dict of int to ndarray of int64
+        The nodes of each chain, by its first event.
     """
-    awaited = {j for event in graph.events for j in event.awaits}
-    chain_at: dict[int, list[int]] = {}  # by the node that ends it
-    found: list[list[int]] = []
-    for i, event in enumerate(graph.events):
-        if len(event.members) != 1 or event.completes != event.members or event.across_dp or i in awaited:
-            continue
-        node = event.members[0]
-        sources = graph.waits[node]
-        follows = len(sources) == 1 and node not in graph.barriers and node not in graph.openers
-        chain = chain_at.pop(sources[0], None) if follows else None
-        if chain is None:
-            found.append(chain := [])
-        chain.append(i)
-        chain_at[node] = chain
-    return [chain for chain in found if len(chain) >= MIN_CHAIN]
-
-
-def _join(
-    graph: Graph, at: Sequence[int], events: Sequence[Event], chains: tuple[Ints, ...], *, across_dp: bool
-) -> Level:
-    """Join events that move alike."""
-    members = [node for event in events if not event.awaits for node in event.members]
-    step, never = graph.n_nodes, graph.n_nodes + 1
-    sources = [graph.waits[node] or ((never,) if node in graph.barriers else (step,)) for node in members]
-    barriers = [(i, barrier) for i, node in enumerate(members) for barrier in graph.barriers.get(node, ())]
-    completes = [event.completes for event in events]
-    return Level(
-        sources=flatten(sources),
-        source_at=_begins(sources),
-        members=np.array(members, dtype=np.int64),
-        member_at=_begins([event.members for event in events if not event.awaits]),
-        awaits=flatten([event.awaits for event in events]),
-        await_at=_begins([event.awaits for event in events if event.awaits]),
-        completes=flatten(completes),
-        completes_of=np.repeat(np.arange(len(events)), [len(nodes) for nodes in completes]),
-        events=np.array(at, dtype=np.int64),
-        openers=np.array([i for i, node in enumerate(members) if node in graph.openers], dtype=np.int64),
-        barriers=tuple(barriers),
-        across_dp=across_dp,
-        chains=chains,
-    )
-
-
-def _begins(rows: Sequence[Sequence[int]]) -> Ints:
-    """Say where each row begins when they stand one after the other."""
-    return np.array([0, *itertools.accumulate(map(len, rows))], dtype=np.int64)[: len(rows)]
+    members, completes, awaits = _rows_of(graph.moves)
+    head = np.arange(len(graph.moves))
+    alone = (members.lengths == 1) & (completes.lengths == 1) & ~graph.moves.across_dp
+    alone[awaits.flat] = False
+    node = np.full(len(head), -1)
+    node[alone] = members.flat[members.begin[:-1][alone]]
+    alone[alone] = completes.flat[completes.begin[:-1][alone]] == node[alone]
+    goes_on = graph.sources.lengths == 1
+    goes_on[[*graph.barriers, *graph.openers]] = False
+    after = np.flatnonzero(alone)
+    after = after[goes_on[node[after]]]
+    ends_in = graph.moves.find(completes, graph.n_nodes)
+    before = ends_in[graph.sources.flat[graph.sources.begin[node[after]]]]
+    known = (before >= 0) & alone[before]
+    before, first = np.unique(before[known], return_index=True)
+    head[after[known][first]] = before
+    while (ahead := head[head] != head).any():
+        head[ahead] = head[head[ahead]]
+    n_on = np.bincount(head, minlength=len(head))
+    short = n_on[head] < MIN_CHAIN
+    head[short] = np.flatnonzero(short)
+    on = np.flatnonzero(~short)
+    on = on[np.argsort(head[on], kind="stable")]
+    starts = np.flatnonzero(np.r_[True, np.diff(head[on]) != 0][: len(on)])
+    return head, dict(zip(head[on[starts]].tolist(), np.split(node[on], starts[1:]) if len(on) else (), strict=True))

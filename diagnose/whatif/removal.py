@@ -7,9 +7,7 @@ jobs on an even sample of the steps).
 
 import itertools
 import math
-import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -23,7 +21,7 @@ from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart
 from diagnose.whatif.computes import Place, list_computes, place_of
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.replay import replay
+from diagnose.whatif.replay import replay, side_by_side
 from diagnose.whatif.schedule import Rebuilt, rebuild
 from diagnose.whatif.waits import WaitGraph
 
@@ -56,6 +54,10 @@ class Removal:
         self._job = TakenApart(observed, breakdown, n_stages=n_stages, between_s=between_s, tail_s=tail_s)
         self._parts = {part.name: part for part in find_parts(self._job, list_components())}
         self._stalls_of = {part.component.inside: name for name, part in self._parts.items()}
+        #: The computes of each block.
+        self._places = [
+            [(node, place_of(o.block.nodes, node, n_stages)) for node in list_computes(o.block.nodes)] for o in observed
+        ]
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
         self._rebuilt: dict[tuple[int, str, int, int], Rebuilt | None] = {}
 
@@ -79,10 +81,10 @@ class Removal:
             at = slice(0, len(o.block.steps)) if pick is None else pick[i]
             steps = self._steps_at(i, at)
             own, delay = self._with(i, plan, steps, at)
-            graph = self._graph(i, plan, at)
             if plan.schedule is not None and (rebuilt := self._rebuild(i, plan.schedule)) is not None:
-                graph, (own, delay) = rebuilt.graph, rebuilt.times(own, delay, plan.schedule)
-            replayed = replay(graph, own, delay)
+                replayed = replay(rebuilt.graph, *rebuilt.times(own, delay, plan.schedule))
+            else:
+                replayed = replay(self._graph(i, plan, at), own, delay)
             between = self._between(plan, steps)
             times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between + spent_s[steps])
         return np.concatenate(times)
@@ -159,8 +161,10 @@ class Removal:
                 delay[node] = late[at]
         gone = [(part, plan.gone[name]) for name, part in self._parts.items() if name in plan.gone]
         if plan.work or waits is not None or any(part.in_computes for part, _ in gone):
-            for node in list_computes(nodes):
-                own[node] = self._compute(own[node], place_of(nodes, node, self.n_stages), steps, plan, in_graph=waits)
+            eased = [(part, extent) for part, extent in gone if part.changes_work]
+            waited = [(part, part.wait_s) for part in self._parts.values() if part.wait_s is not None]
+            for node, place in self._places[i]:
+                own[node] = self._compute(own[node], place, steps, plan, eased, waited, in_graph=waits)
         for part, extent in gone:
             part.ease_block(i, own, delay, at, extent)
         for scale in plan.scales:
@@ -169,21 +173,29 @@ class Removal:
         return own, delay
 
     def _compute(
-        self, own: Seconds, place: Place, steps: slice, plan: "_Plan", *, in_graph: WaitGraph | None
+        self,
+        own: Seconds,
+        place: Place,
+        steps: slice,
+        plan: "_Plan",
+        eased: Sequence[tuple[Part, Extent]],
+        waited: Sequence[tuple[Part, Seconds]],
+        *,
+        in_graph: WaitGraph | None,
     ) -> Seconds:
         """Give one compute node's durations with some changes; stalls are seconds, the rest is factors.
 
+        `eased` are the components among the changes that are factors, `waited` those of the job that are waits in computes.
         What a compute waits for in the graph is no part of its duration.
         """
         stalls, stage = self.breakdown.stalls, place[1] % self.n_stages
         stall = stalls.inside_s[(*place, steps)]
-        waits = [(part, part.wait_s[(*place, steps)]) for part in self._parts.values() if part.wait_s is not None]
+        waits = [(part, wait_s[(*place, steps)]) for part, wait_s in waited]
         work = own - stall
         for _, wait_s in waits:
             work = work - wait_s
-        for name, part in self._parts.items():
-            if part.changes_work and name in plan.gone:
-                work = part.ease_work(work, place, steps, plan.gone[name].lanes(stage))
+        for part, extent in eased:
+            work = part.ease_work(work, place, steps, extent.lanes(stage))
         for factor in plan.work:
             work = work * _pick(factor, place, steps)
         for part, wait_s in waits:
@@ -248,9 +260,8 @@ class Removal:
         )
 
     def _replay_all(self, sets: Sequence[Iterable[str]], pick: Sequence[slice] | None = None) -> list[Seconds]:
-        """Replay without each of several sets, side by side; the result does not depend on how many at once."""
-        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-            return list(pool.map(lambda gone: self.step_times(gone, pick), sets))
+        """Replay without each of several sets."""
+        return side_by_side(lambda gone: self.step_times(gone, pick), sets, (o.block for o in self.observed))
 
     def _shapley(self, players: Sequence[str], names: Sequence[str]) -> dict[str, float]:
         """Share the lost time out: each component's part averaged over all orders of removing them.

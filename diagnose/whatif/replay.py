@@ -6,7 +6,10 @@ small, so the ideal part of a scenario costs nothing.
 """
 
 import functools
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,13 +18,18 @@ from diagnose.model.trace import Block, Seconds
 from diagnose.whatif.graph import Event, Graph, group_by_members, last_ends, split_nodes
 from diagnose.whatif.levels import replay_levels
 
-#: One array a node, each broadcastable to (n_steps, n_dp); seconds.
-Lanes = Sequence[Seconds]
+#: One array a node, each broadcastable to (n_steps, n_dp), or all in one array; seconds.
+Lanes = Sequence[Seconds] | Seconds
 
 #: Operations of up to so many lanes are measured many at a time: calls cost more there than what is copied.
 FEW_LANES = 256
 #: Transfer durations and launch delays below this count as 0 (arXiv 2505.05713): they are errors of the clock.
 CLOCK_ERROR_S = -0.010
+#: Threads that replay side by side at most.
+MAX_THREADS = 4
+
+What = TypeVar("What")
+Found = TypeVar("Found")
 
 
 def replay(graph: Graph, own: Lanes, delay: Lanes | None = None, *, from_first_start: bool = False) -> Seconds:
@@ -66,6 +74,17 @@ def replay_each_rank(graph: Graph, own: Lanes, peer: Lanes) -> Seconds:
     return _latest([ends[node] for ends in worlds for node in graph.finals])
 
 
+def side_by_side(do: Callable[[What], Found], each: Iterable[What], blocks: Iterable[Block]) -> list[Found]:
+    """Do something with each of several scenarios: in threads where operations have many lanes, whose arrays leave room for others.
+
+    The result does not depend on how many threads there are.
+    """
+    if max(block.start_s[0].size for block in blocks) <= FEW_LANES:
+        return [do(one) for one in each]
+    with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
+        return list(pool.map(do, each))
+
+
 def _walk(
     graph: Graph, worlds: list[Lanes], delay: Lanes | None, *, keep_all: bool
 ) -> tuple[list[dict[int, Seconds]], list[Seconds]]:
@@ -74,7 +93,7 @@ def _walk(
     Gives the ends by node, and the earliest start where it lies before the step, for each world.
     """
     if (by_level := replay_levels(graph, worlds, delay)) is not None:
-        kept = [node for event in graph.events for node in event.completes] if keep_all else graph.finals
+        kept = graph.moves.completes.flat.tolist() if keep_all else graph.finals
         return [{node: of_world[node] for node in kept} for of_world in by_level[0]], by_level[1]
     zero = np.zeros((1, 1))
     ends: list[dict[int, Seconds]] = [{} for _ in worlds]

@@ -12,90 +12,117 @@ import numpy as np
 
 from diagnose.model.optype import Op
 from diagnose.model.placement import WAYS
-from diagnose.model.schedule import Launch
-from diagnose.model.trace import Nodes
+from diagnose.model.schedule import BACKWARD, FORWARD, WEIGHT
+from diagnose.model.trace import Ints, Nodes
 from diagnose.whatif.computes import COMPUTES
-from diagnose.whatif.graph import Barrier, Event, Graph, Layout, chain_waits, order_graph
-from diagnose.whatif.recorded import ComputeKey, MoveKey, NewClosing, NewCompute, NewMove, Recorded
+from diagnose.whatif.graph import Barrier, Event, Events, Graph, Layout, Ragged, arrange, find_finals, flatten
+from diagnose.whatif.recorded import MOVES, NewClosing, Recorded
 
 #: Collectives of which each model chunk has its own.
 _BY_CHUNK = (int(Op.ALL_GATHER), int(Op.REDUCE_SCATTER))
+#: Places of the types of transfers in `MOVES`: what each direction receives, and what it sends.
+_RECV, _SEND = (tuple(MOVES.index(int(way[kind])) for way in WAYS) for kind in (1, 2))
 
 
 class GraphWriter:
-    """Where the new graph of a block is written, for so many model chunks a stage and the launch order of each stage."""
+    """Where the new graph of a block is written, for so many model chunks a stage and the launch order of each stage.
 
-    def __init__(self, recorded: Recorded, chunks: int, orders: Sequence[Sequence[Launch]]) -> None:
+    `computes` and `moves` are its nodes with the axes of `Recorded`, -1 where there is none.
+    """
+
+    def __init__(self, recorded: Recorded, chunks: int, orders: Sequence[Ints]) -> None:
         self.recorded, self.chunks, self.orders = recorded, chunks, orders
         self.n_virtual = chunks * recorded.n_stages
-        self.rows: list[tuple[int, int, int, int, int]] = []  # type, stage, seq, microbatch, chunk
-        self.n_of: dict[tuple[int, int], int] = defaultdict(int)
-        self.waits: list[set[int]] = []
-        self.computes: dict[ComputeKey, int] = {}
-        self.moves: dict[MoveKey, int] = {}
+        shape = self.n_virtual, len(recorded.microbatches)
+        self.computes = np.full((len(COMPUTES), *shape), -1)
+        self.moves = np.full((len(MOVES), *shape), -1)
+        self.n_nodes = 0
+        self.rows: list[Ints] = []  # type, stage, microbatch, chunk
+        self.pairs: list[Ints] = []  # source, waiter
         self.last_move: dict[tuple[int, int], int] = {}  # (type, stage) -> the last that was written down
-        self.served = {node: key for key, node in reversed(recorded.moves.items())}  # of several pieces the first
         self.closings: dict[int, int] = {}  # recorded node -> its successor
         self.by_chunk: dict[
             tuple[int, int], list[int]
         ] = {}  # (type, stage) -> nodes that were shared out over other chunks
-        self.launched: list[list[int]] = []  # computes of each stage in launch order
+        self.launched: list[Ints] = []  # computes of each stage in launch order
         self.batches: list[tuple[int, ...]] = []
         self.closed: list[NewClosing] = []
+        self.place_of_move = {
+            int(node): place for place, node in np.ndenumerate(recorded.moves[:, :, :: recorded.pieces]) if node >= 0
+        }
+        self.place_of_microbatch = {
+            m: i for i, m in enumerate(recorded.microbatches.tolist())
+        }  # the last piece of each
 
     def write(self, *, blocking: bool, interleaved: bool) -> Graph:
-        """Write down all nodes and what they wait for; then `parts`, `moved` and `closed` say what they take."""
+        """Write down all nodes and what they wait for; then `computes`, `moves` and `closed` say what they take."""
+        recorded_moves = bool(self.place_of_move)
         for stage, order in enumerate(self.orders):
-            self.launched.append([self._add_compute(stage, launch) for launch in order])
-        if self.recorded.moves:
-            self._add_moves()
+            self._add_computes(stage, order)
+        for stage, order in enumerate(self.orders if recorded_moves else ()):
+            self._add_moves(stage, order[order[:, 0] != WEIGHT])
         self._add_closings()
         first_moves = self._list_first_moves()
         for stage in range(self.recorded.n_stages):
-            if not self.recorded.moves:
-                self._link(stage)
-            elif not blocking:
+            if not recorded_moves or not blocking:
+                self._chain(self.launched[stage])
+            if recorded_moves and not blocking:
                 self._run_apart(stage)
-            elif interleaved:
+            elif recorded_moves and interleaved:
                 self._block_interleaved(stage)
-            else:
+            elif recorded_moves:
                 self._block(stage)
             self._open(stage, first_moves.get(stage))
+        if not recorded_moves:
+            self._link()
         self._close()
         if blocking:
             self._follow()
-        nodes = Nodes(*(np.array(column, dtype=np.int64) for column in zip(*self.rows, strict=True)))
-        layout = Layout(nodes, np.arange(len(nodes), dtype=np.float64))
-        return order_graph(layout, self.waits, self._events(nodes), self._barriers(), self.batches)
+        op, stage, microbatch, chunk = np.concatenate(self.rows, axis=1)
+        nodes = Nodes(op, stage, _count_before(op * self.recorded.n_stages + stage), microbatch, chunk)
+        source, waiter = np.concatenate(self.pairs, axis=1)
+        sources = Ragged.of_pairs(waiter, source, self.n_nodes)
+        events = self._events()
+        finals = find_finals(Layout(nodes, np.arange(len(nodes), dtype=np.float64)), range(len(nodes)))
+        return arrange(nodes, sources, events, self._barriers(), finals, np.arange(len(events)))
 
-    def _add(self, op: int, stage: int, microbatch: int = -1, chunk: int = -1) -> int:
-        """Write down a node."""
-        self.rows.append((int(op), stage, self.n_of[int(op), stage], microbatch, chunk))
-        self.n_of[int(op), stage] += 1
-        self.waits.append(set())
-        return len(self.rows) - 1
+    def _add(self, op: Ints | int, stage: int, microbatch: Ints | int = -1, chunk: Ints | int = -1) -> Ints:
+        """Write down nodes of a stage."""
+        columns = np.stack([np.atleast_1d(c) for c in np.broadcast_arrays(op, stage, microbatch, chunk)])
+        self.rows.append(columns.astype(np.int64))
+        self.n_nodes += columns.shape[1]
+        return np.arange(self.n_nodes - columns.shape[1], self.n_nodes)
 
-    def _add_compute(self, stage: int, launch: Launch) -> int:
-        """Write down a compute."""
-        op = {"forward": Op.FORWARD, "backward": Op.BACKWARD, "weight": Op.WEIGHT}[launch.part]
-        microbatch = self.recorded.microbatches[launch.microbatch]
-        node = self._add(op, stage, microbatch, launch.chunk)
-        self.computes[launch.part, launch.chunk * self.recorded.n_stages + stage, microbatch] = node
-        return node
+    def _wait(self, sources: Ints | int, waiters: Ints | int) -> None:
+        """Let nodes wait for others, one by one; -1 is nothing."""
+        pairs = np.stack([np.atleast_1d(nodes) for nodes in np.broadcast_arrays(sources, waiters)])
+        self.pairs.append(pairs[:, (pairs >= 0).all(axis=0)])
 
-    def _add_moves(self) -> None:
+    def _chain(self, stream: Ints | Sequence[int]) -> None:
+        """Let each operation of a stream wait for the one before it."""
+        stream = np.asarray(stream, dtype=np.int64)
+        self._wait(stream[:-1], stream[1:])
+
+    def _add_computes(self, stage: int, order: Ints) -> None:
+        """Write down the computes of a stage."""
+        part, chunk, microbatch = order.T
+        nodes = self._add(np.array(COMPUTES)[part], stage, self.recorded.microbatches[microbatch], chunk)
+        self.computes[part, chunk * self.recorded.n_stages + stage, microbatch] = nodes
+        self.launched.append(nodes)
+
+    def _add_moves(self, stage: int, order: Ints) -> None:
         """Write down a send and a recv wherever a microbatch changes its virtual stage."""
-        n_stages = self.recorded.n_stages
-        for stage, order in enumerate(self.orders):
-            for launch in order:
-                if launch.part == "weight":
-                    continue
-                _, recv, send, ahead = WAYS[launch.part == "backward"]
-                virtual, microbatch = launch.chunk * n_stages + stage, self.recorded.microbatches[launch.microbatch]
-                for op, peer in ((recv, virtual - ahead), (send, virtual + ahead)):
-                    if 0 <= peer < self.n_virtual:
-                        node = self._add(op, stage, microbatch, launch.chunk)
-                        self.moves[int(op), virtual, microbatch] = self.last_move[int(op), stage] = node
+        direction, chunk, microbatch = order.T
+        virtual = chunk * self.recorded.n_stages + stage
+        ahead = np.array([way[3] for way in WAYS])[direction]
+        # Of each compute what it receives, then what it sends.
+        kind = np.stack([np.array(_RECV)[direction], np.array(_SEND)[direction]], axis=1)
+        peer = np.stack([virtual - ahead, virtual + ahead], axis=1)
+        there = (peer >= 0) & (peer < self.n_virtual)
+        at = there.nonzero()[0]
+        nodes = self._add(np.array(MOVES)[kind[there]], stage, self.recorded.microbatches[microbatch[at]], chunk[at])
+        self.moves[kind[there], virtual[at], microbatch[at]] = nodes
+        self.last_move |= {(MOVES[k], stage): n for k, n in zip(kind[there].tolist(), nodes.tolist(), strict=True)}
 
     def _add_closings(self) -> None:
         """Copy what opens and closes a step; what each chunk has of its own is shared out over the new chunks."""
@@ -107,16 +134,17 @@ class GraphWriter:
             group = sorted(found, key=lambda n: int(r.nodes.seq[n]))
             if op in _BY_CHUNK and len(group) == r.chunks != self.chunks:
                 forwards = op == Op.ALL_GATHER or r.layout.chunk(group[0]) <= r.layout.chunk(group[-1])
-                chunks = range(self.chunks) if forwards and not self._is_overlapped(group) else range(self.chunks)[::-1]
-                new = [self._add(op, stage, chunk=chunk) for chunk in chunks]
+                chunks = np.arange(self.chunks)
+                chunks = chunks if forwards and not self._is_overlapped(group) else chunks[::-1]
+                new: list[int] = self._add(op, stage, chunk=chunks).tolist()
                 self.by_chunk[op, stage] = new
                 self.closings |= {n: new[0] if n == group[0] != group[-1] else new[-1] for n in group}
                 later = (group[-1],) if len(group) > 1 else ()
                 for i, node in enumerate(new):
                     self.closed.append(NewClosing(node, tuple(group), 1.0 / len(new), (group[0],) if i == 0 else later))
                 continue
-            for node in group:
-                new_node = self._add(op, stage, int(r.nodes.microbatch[node]), int(r.nodes.chunk[node]))
+            copies = self._add(op, stage, r.nodes.microbatch[group], r.nodes.chunk[group])
+            for node, new_node in zip(group, copies.tolist(), strict=True):
                 self.closings[node] = new_node
                 self.closed.append(NewClosing(new_node, (node,), 1.0, (node,)))
 
@@ -126,128 +154,122 @@ class GraphWriter:
         separate = self.recorded.layout.of(Op.SEPARATE, int(nodes.stage[group[0]]))
         return int(nodes.op[group[0]]) == Op.REDUCE_SCATTER and bool(separate)
 
-    def _link(self, stage: int) -> None:
+    def _link(self) -> None:
         """Let computes wait for each other across stages where the trace records no transfers."""
-        chain_waits(self.waits, self.launched[stage])
-        for (part, virtual, m), node in self.computes.items():
-            if part == "weight" or virtual % self.recorded.n_stages != stage:
-                continue
-            source = self.computes.get((part, virtual - WAYS[part == "backward"][3], m))
-            if source is not None:
-                self.waits[node].add(source)
+        forwards, backwards = self.computes[:WEIGHT]
+        self._wait(forwards[:-1].ravel(), forwards[1:].ravel())
+        self._wait(backwards[1:].ravel(), backwards[:-1].ravel())
 
     def _run_apart(self, stage: int) -> None:
         """Let computes run in one stream and each type of transfer in its own.
 
         A recv is posted once the compute before has ended, the first of the backwards together with the last forwards before them.
         """
-        chain_waits(self.waits, self.launched[stage])
-        order, computes = self.orders[stage], self.launched[stage]
-        first = next((i for i, launch in enumerate(order) if launch.part == "backward"), 0)
-        opening = computes[first - 2 : first - 1] if first >= 2 else []
-        for direction, (op, recv, send, _) in enumerate(WAYS):
-            earlier: int | None = None
-            last: dict[int, int] = {}
-            for launch, compute in zip(order, computes, strict=True):
-                if launch.part != op.name.lower():
-                    continue
-                received, sent = self._around(stage, launch)
-                for kind, node, source in ((recv, received, earlier), (send, sent, compute)):
-                    if node is None:
-                        continue
-                    self.waits[node].update(s for s in (source, last.get(int(kind))) if s is not None)
-                    if direction and int(kind) not in last:
-                        self.waits[node].update(opening)
-                    last[int(kind)] = node
-                if received is not None:
-                    self.waits[compute].add(received)
-                earlier = compute
+        part, computes = self.orders[stage][:, 0], self.launched[stage]
+        received, sent = self._around(stage)
+        first = int((part == BACKWARD).argmax())
+        opening = computes[first - 2] if first >= 2 else -1
+        for direction in (FORWARD, BACKWARD):
+            at = np.flatnonzero(part == direction)
+            self._wait(np.r_[-1, computes[at[:-1]]], received[at])
+            self._wait(computes[at], sent[at])
+            self._wait(received[at], computes[at])
+            for moves in (received[at], sent[at]):
+                stream = moves[moves >= 0]
+                self._chain(stream)
+                if direction == BACKWARD:
+                    self._wait(opening, stream[:1])
 
-    def _around(self, stage: int, launch: Launch) -> tuple[int | None, int | None]:
-        """Find what a compute receives, and what it sends."""
-        if launch.part == "weight":
-            return None, None
-        place = (launch.chunk * self.recorded.n_stages + stage, self.recorded.microbatches[launch.microbatch])
-        _, recv, send, _ = WAYS[launch.part == "backward"]
-        return self.moves.get((int(recv), *place)), self.moves.get((int(send), *place))
+    def _around(self, stage: int) -> tuple[Ints, Ints]:
+        """Find what each compute of a stage receives, and what it sends, in launch order."""
+        part, chunk, microbatch = self.orders[stage].T
+        way, virtual = np.minimum(part, BACKWARD), chunk * self.recorded.n_stages + stage
+        found = [self.moves[np.array(kinds)[way], virtual, microbatch] for kinds in (_RECV, _SEND)]
+        received, sent = (np.where(part == WEIGHT, -1, nodes) for nodes in found)
+        return received, sent
 
     def _block(self, stage: int) -> None:
         """Run everything of a worker one after the other; between a forward and a backward, send and recv are one batch.
 
         Source: forward_backward_pipelining_without_interleaving of Megatron-LM.
         """
-        worker = _Worker(self)
-        order, computes = self.orders[stage], self.launched[stage]
-        sent: int | None = None
-        for i, (launch, compute) in enumerate(zip(order, computes, strict=True)):
-            received, to_send = self._around(stage, launch)
-            if i and launch.part != order[i - 1].part:
-                worker.run(sent, received)
-            else:
-                worker.run(sent)
-                worker.run(received)
-            worker.run(compute)
-            sent = to_send
-        worker.run(sent)
+        received, sent = self._around(stage)
+        part, at = self.orders[stage][:, 0], 3 * np.arange(len(sent) + 1)
+        alone = np.r_[False, part[1:] == part[:-1]]
+        self._run((at, np.r_[-1, sent]), (at[:-1] + alone, received), (at[:-1] + 2, self.launched[stage]))
 
     def _block_interleaved(self, stage: int) -> None:
         """Run everything of a worker one after the other; transfers in both directions are one batch.
 
         Source: forward_backward_pipelining_with_interleaving of Megatron-LM without overlap of transfers.
         """
-        worker = _Worker(self)
-        runs = list(zip(self.orders[stage], self.launched[stage], strict=True))
-        forwards = [(*self._around(stage, launch), node) for launch, node in runs if launch.part == "forward"]
-        backwards = [(*self._around(stage, launch), node) for launch, node in runs if launch.part == "backward"]
-        n_ahead = next(i for i, (launch, _) in enumerate(runs) if launch.part == "backward")
+        part, computes = self.orders[stage][:, 0], self.launched[stage]
+        received, sent = self._around(stage)
+        forwards, backwards = np.flatnonzero(part == FORWARD), np.flatnonzero(part == BACKWARD)
+        n_ahead = int(backwards[0])
         n_ahead -= n_ahead < len(forwards)  # the last of them is followed by a backward at once
         n_steady = len(forwards) - n_ahead
+        # The turn of each compute; its transfers are one batch after it, or after the backward that follows it.
+        k = np.arange(len(forwards))
+        warm, steady, cool = 1, 1 + 2 * n_ahead, 1 + 2 * n_ahead + 3 * n_steady + (not n_steady)
+        of_forward = np.where(k < n_ahead, warm + 2 * k, steady + 3 * (k - n_ahead))
+        of_backward = np.where(k < n_steady, steady + 1 + 3 * k, cool + 2 * (k - n_steady))
+        after_forward = of_forward + np.where(k < n_ahead, 1, 2)
+        # The first recv of a backward is in the batch before the first steady forward.
+        opens = steady - 1 if n_steady and n_ahead else cool - 1 if not n_steady else -1
+        first = received[backwards[:1]] if opens >= 0 else np.array([-1])
+        self._run(
+            (of_forward, computes[forwards]),
+            (of_backward, computes[backwards]),
+            (after_forward, sent[forwards]),
+            (of_backward + 1, sent[backwards]),
+            (np.r_[0, after_forward[:-1]], received[forwards]),
+            (np.r_[opens, of_backward[:-1] + 1], np.r_[first, received[backwards[1:]]]),
+        )
 
-        def recv(of: list[tuple[int | None, int | None, int]], k: int) -> int | None:
-            return of[k][0] if k < len(of) else None
+    def _run(self, *turns: tuple[Ints, Ints]) -> None:
+        """Let a worker launch one turn after the other; what it launches in one ends together.
 
-        worker.run(recv(forwards, 0))
-        for k in range(n_ahead):
-            worker.run(forwards[k][2])
-            opens = recv(backwards, 0) if k == n_ahead - 1 and n_steady else None
-            worker.run(forwards[k][1], recv(forwards, k + 1), opens)
-        for k in range(n_steady):
-            worker.run(forwards[n_ahead + k][2])
-            worker.run(backwards[k][2])
-            worker.run(
-                forwards[n_ahead + k][1], backwards[k][1], recv(forwards, n_ahead + k + 1), recv(backwards, k + 1)
-            )
-        if not n_steady:
-            worker.run(recv(backwards, 0))
-        for k in range(n_steady, len(backwards)):
-            worker.run(backwards[k][2])
-            worker.run(backwards[k][1], recv(backwards, k + 1))
+        `turns` are numbers of turns, and a node for each; -1 is nothing.
+        """
+        turn, node = (np.concatenate(columns) for columns in zip(*turns, strict=True))
+        order = np.argsort(turn, kind="stable")
+        order = order[node[order] >= 0]
+        turn, node = turn[order], node[order]
+        runs = Ragged(node, np.r_[0, np.flatnonzero(np.diff(turn)) + 1, len(node)])
+        run = runs.row_of()
+        later = np.flatnonzero(run)
+        before = runs.take(run[later] - 1)
+        self._wait(before.flat, np.repeat(node[later], before.lengths))
+        self.batches += runs.take(np.flatnonzero(runs.lengths > 1)).rows()
 
     def _list_first_moves(self) -> dict[int, int]:
         """List the first transfer of each stage, by number, where the recorded one waited for parameters."""
-        held = self.recorded.list_held_stages()
-        moves = ((self.rows[node][1], node) for node in sorted(self.moves.values(), reverse=True))
-        return {stage: node for stage, node in moves if stage in held}
+        held, n_stages = self.recorded.list_held_stages(), self.recorded.n_stages
+        found = {}
+        for stage in held:
+            nodes = self.moves[:, stage::n_stages]
+            if (nodes >= 0).any():
+                found[stage] = int(nodes[nodes >= 0].min())
+        return found
 
     def _open(self, stage: int, first: int | None) -> None:
         """Let the first forward of each chunk wait for its parameters, and the first transfer, if one is given."""
         r = self.recorded
         gathers = self.by_chunk.get((int(Op.ALL_GATHER), stage))
-        before: list[int] = []
-        if gathers is None:
-            before = [node for node in r.closings if r.nodes.op[node] == Op.ALL_GATHER and r.nodes.stage[node] == stage]
-        seen: set[int] = set()
-        for launch, node in zip(self.orders[stage], self.launched[stage], strict=True):
-            if launch.part != "forward" or launch.chunk in seen:
-                continue
-            seen.add(launch.chunk)
-            if gathers is not None:
-                self.waits[node].add(gathers[launch.chunk])
-            else:
-                self.waits[node].update(self.closings[g] for g in before if r.layout.chunk(g) == launch.chunk)
+        before = (
+            [node for node in r.layout.of(Op.ALL_GATHER, stage) if node in self.closings] if gathers is None else []
+        )
+        before.sort()
+        order = self.orders[stage]
+        forwards = np.flatnonzero(order[:, 0] == FORWARD)
+        for chunk, at in zip(*np.unique(order[forwards, 1], return_index=True), strict=True):
+            opened = int(self.launched[stage][forwards[at]])
+            of_chunk = [self.closings[g] for g in before if r.layout.chunk(g) == chunk]
+            self._wait(np.array(of_chunk if gathers is None else [gathers[chunk]], dtype=np.int64), opened)
         if first is not None:
             opener = gathers[:1] if gathers is not None else [self.closings[g] for g in before[:1]]
-            self.waits[first].update(opener)
+            self._wait(np.array(opener, dtype=np.int64), first)
 
     def _close(self) -> None:
         """Let what opens and closes a step wait for what it waited for, or what stands there now."""
@@ -257,37 +279,40 @@ class GraphWriter:
             op, stage = int(r.nodes.op[old]), int(r.nodes.stage[old])
             new = self.by_chunk.get((op, stage))
             if new is None:
-                self.waits[self.closings[old]].update(self._successors(r.observed.graph.waits[old]))
+                self._wait(self._successors(r.observed.graph.waits[old]), self.closings[old])
             elif new[0] not in done:  # the first of the group, by number
                 done.add(new[0])
                 self._close_chunks(new, op, stage)
 
     def _follow(self) -> None:
         """Let last transfers wait for what came before them: a planned collection after the last backward holds up its send."""
-        r = self.recorded
-        for old in r.moves.values():
-            before = [n for n in r.observed.graph.waits[old] if n in self.closings and r.nodes.op[n] != Op.ALL_GATHER]
-            new = self._successor(old) if before else None
+        r, graph = self.recorded, self.recorded.observed.graph
+        holds = np.zeros(graph.n_nodes, dtype=bool)
+        holds[list(self.closings)] = True
+        holds &= r.nodes.op != Op.ALL_GATHER
+        at = np.flatnonzero(holds[graph.sources.flat])
+        for source, old in zip(graph.sources.flat[at].tolist(), graph.sources.row_of()[at].tolist(), strict=True):
+            new = self._successor(old) if old in self.place_of_move else None
             if new is not None:
-                self.waits[new].update(self.closings[n] for n in before)
+                self._wait(self.closings[source], new)
 
     def _close_chunks(self, new: list[int], op: int, stage: int) -> None:
         """Put the collectives of the new chunks one after the other where those of the recorded ones were."""
         r = self.recorded
         group = [n for n in r.closings if int(r.nodes.op[n]) == op and int(r.nodes.stage[n]) == stage]
-        chain_waits(self.waits, new)
-        waits = r.observed.graph.waits
+        self._chain(new)
         if self._is_overlapped(group):
-            for node in new:
-                self.waits[node].add(self._last_of_chunk(stage, self.rows[node][4]))
+            chunks = range(self.chunks)[::-1]  # as they were added
+            for node, chunk in zip(new, chunks, strict=True):
+                self._wait(self._last_of_chunk(stage, chunk), node)
             return
         first = min(group, key=lambda n: int(r.nodes.seq[n]))
-        self.waits[new[0]].update(self._successors(s for s in waits[first] if s not in group))
+        self._wait(self._successors(s for s in r.observed.graph.waits[first] if s not in group), new[0])
 
-    def _successors(self, sources: Iterable[int]) -> set[int]:
+    def _successors(self, sources: Iterable[int]) -> Ints:
         """Say what stands where some recorded nodes stood."""
         found = (self._successor(source) for source in sources)
-        return {node for node in found if node is not None}
+        return np.array(sorted({node for node in found if node is not None}), dtype=np.int64)
 
     def _successor(self, source: int) -> int | None:
         """Say what stands where a recorded node stood: the last compute of a stage for the last one, and so on."""
@@ -298,42 +323,65 @@ class GraphWriter:
         of_type = r.layout.of(Op(op), stage)
         if op in COMPUTES:
             if source == r.last_compute[stage]:
-                return self.launched[stage][-1]
+                return int(self.launched[stage][-1])
             chunk = r.layout.chunk(source)
-            of_chunk = [n for n in of_type if r.layout.chunk(n) == chunk]
-            if op == Op.BACKWARD and source == of_chunk[-1]:
-                return self._last_of_chunk(stage, min(chunk, self.chunks - 1))
-            virtual = min(chunk, self.chunks - 1) * r.n_stages + stage
-            microbatch = int(r.nodes.microbatch[source])
-            found = self.computes.get((Op(op).name.lower(), virtual, microbatch))
-            return self.computes["backward", virtual, microbatch] if found is None else found
+            kept = min(chunk, self.chunks - 1)
+            if op == Op.BACKWARD and source == next(n for n in reversed(of_type) if r.layout.chunk(n) == chunk):
+                return self._last_of_chunk(stage, kept)
+            microbatch = self.place_of_microbatch[int(r.nodes.microbatch[source])]
+            of_part = self.computes[:, kept * r.n_stages + stage, microbatch]
+            found = int(of_part[COMPUTES.index(op)])
+            return int(of_part[BACKWARD]) if found < 0 else found
         if source == of_type[-1] and (op, stage) in self.last_move:
             return self.last_move[op, stage]
-        served = self.served.get(source)
-        return None if served is None else self.moves.get(served)
+        place = self.place_of_move.get(source)
+        if place is None or place[1] >= self.n_virtual:
+            return None
+        node = int(self.moves[place[0], place[1], place[2] * r.pieces])
+        return node if node >= 0 else None
 
     def _last_of_chunk(self, stage: int, chunk: int) -> int:
         """Find the compute after which a chunk's gradients are complete."""
-        pairs = zip(self.orders[stage], self.launched[stage], strict=True)
-        return [node for launch, node in pairs if launch.chunk == chunk and launch.part != "forward"][-1]
+        part, of_chunk, _ = self.orders[stage].T
+        return int(self.launched[stage][(of_chunk == chunk) & (part != FORWARD)][-1])
 
-    def _events(self, nodes: Nodes) -> list[Event]:
-        """Group the nodes that move together."""
-        events: list[Event] = []
-        for (op, virtual, microbatch), node in self.moves.items():
-            for _, recv, send, ahead in WAYS:
-                if op == send:
-                    pair = (node, self.moves[int(recv), virtual + ahead, microbatch])
-                    events.append(Event(pair, across_dp=False, completes=pair))
-        shared_out = [node for group in self.by_chunk.values() for node in group]
-        events += [Event((node,), across_dp=True, completes=(node,)) for node in shared_out]
-        for event in self.recorded.observed.graph.events:
-            members = tuple(self.closings[n] for n in event.members if n in self.closings)
-            if members and members[0] not in shared_out:
-                events.append(Event(members, event.across_dp, members))
-        grouped = {node for event in events for node in event.members}
-        events += [Event((n,), across_dp=False, completes=(n,)) for n in range(len(nodes)) if n not in grouped]
-        return events
+    def _events(self) -> Events:
+        """Group the nodes that move together; those of a batch end together."""
+        sends = [
+            (self.moves[_SEND[0], :-1], self.moves[_RECV[0], 1:]),
+            (self.moves[_SEND[1], 1:], self.moves[_RECV[1], :-1]),
+        ]
+        pairs = np.concatenate([np.stack([send[send >= 0], recv[send >= 0]], axis=1) for send, recv in sends])
+        shared_out = {node for group in self.by_chunk.values() for node in group}
+        others = [Event((node,), across_dp=True, completes=(node,)) for node in sorted(shared_out)]
+        graph = self.recorded.observed.graph
+        copied = np.isin(graph.moves.members.flat, list(self.closings))
+        for i in np.unique(graph.moves.members.row_of()[copied]).tolist():
+            members = tuple(self.closings[n] for n in graph.events[i].members if n in self.closings)
+            if members[0] not in shared_out:
+                others.append(Event(members, graph.events[i].across_dp, members))
+        alone = np.ones(self.n_nodes, dtype=bool)
+        alone[pairs] = False
+        alone[flatten([event.members for event in others])] = False
+        singles, given = np.flatnonzero(alone), Events.of(others)
+        moving = Ragged(
+            np.concatenate([pairs.ravel(), given.members.flat, singles]),
+            np.cumsum(np.r_[0, np.full(len(pairs), 2), given.members.lengths, np.ones_like(singles)]),
+        )
+        across_dp = np.r_[np.zeros(len(pairs), dtype=bool), given.across_dp, np.zeros(len(singles), dtype=bool)]
+        batches, n = Ragged.of(self.batches), len(moving)
+        batched = np.zeros(self.n_nodes, dtype=bool)
+        batched[batches.flat] = True
+        kept, event_of = ~batched[moving.flat], np.empty(self.n_nodes, dtype=np.int64)
+        event_of[moving.flat] = moving.row_of()
+        awaits = Ragged.of_pairs(n + batches.row_of(), event_of[batches.flat], n + len(batches))
+        completes = np.r_[np.bincount(moving.row_of()[kept], minlength=n), batches.lengths]
+        return Events(
+            Ragged(moving.flat, np.r_[moving.begin, np.full(len(batches), moving.begin[-1])]),
+            Ragged(np.r_[moving.flat[kept], batches.flat], np.cumsum(np.r_[0, completes])),
+            awaits,
+            np.r_[across_dp, np.zeros(len(batches), dtype=bool)],
+        )
 
     def _barriers(self) -> dict[int, tuple[Barrier, ...]]:
         """Carry over the waits that no row records."""
@@ -342,50 +390,15 @@ class GraphWriter:
             waiter = self._successor(old)
             if waiter is None:
                 continue
-            carried = [dataclasses.replace(b, sources=tuple(self._successors(b.sources))) for b in barriers]
+            carried = [dataclasses.replace(b, sources=tuple(self._successors(b.sources).tolist())) for b in barriers]
             found[waiter] = (*found.get(waiter, ()), *(b for b in carried if b.sources and waiter not in b.sources))
         return {waiter: barriers for waiter, barriers in found.items() if barriers}
 
-    def parts(self) -> list[NewCompute]:
-        """List the computes with their places."""
-        return [
-            NewCompute(node, int(part != "forward"), virtual, microbatch, part)
-            for (part, virtual, microbatch), node in self.computes.items()
-        ]
 
-    def moved(self) -> list[NewMove]:
-        """Say which recorded transfers tell how long new ones take: themselves, those over the same link, or all of a type."""
-        r = self.recorded
-        if self.chunks == r.chunks:
-            return [NewMove(node, (r.moves[key],), (r.moves[key],)) for key, node in self.moves.items()]
-        of_type: dict[int, list[int]] = defaultdict(list)
-        of_stage: dict[tuple[int, int], list[int]] = defaultdict(list)
-        for (op, _, _), node in r.moves.items():
-            of_type[op].append(node)
-            of_stage[op, int(r.nodes.stage[node])].append(node)
-        found = []
-        for (op, virtual, _), node in self.moves.items():
-            stage = virtual % r.n_stages
-            alike = tuple(of_stage.get((op, stage), of_type[op]))
-            opens = op == Op.FORWARD_RECV and self.rows[node][2] == 0 and bool(r.layout.of(Op.FORWARD_RECV, stage))
-            found.append(NewMove(node, alike, tuple(r.layout.of(Op.FORWARD_RECV, stage)[:1]) if opens else alike))
-        return found
-
-
-class _Worker:
-    """A worker that does one thing after the other."""
-
-    def __init__(self, writer: GraphWriter) -> None:
-        self.writer = writer
-        self.before: tuple[int, ...] = ()
-
-    def run(self, *operations: int | None) -> None:
-        """Launch a compute, or transfers that end together; None is nothing to launch."""
-        nodes = tuple(node for node in operations if node is not None)
-        if not nodes:
-            return
-        for node in nodes:
-            self.writer.waits[node].update(self.before)
-        if len(nodes) > 1:
-            self.writer.batches.append(nodes)
-        self.before = nodes
+def _count_before(group: Ints) -> Ints:
+    """Say how many of its group come before each."""
+    order = np.argsort(group, kind="stable")
+    first = np.flatnonzero(np.r_[True, np.diff(group[order]) != 0][: len(group)])
+    found = np.empty(len(group), dtype=np.int64)
+    found[order] = np.arange(len(group)) - np.repeat(first, np.diff(np.r_[first, len(group)]))
+    return found

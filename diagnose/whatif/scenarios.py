@@ -6,9 +6,7 @@ O(operations); the exact slowdown of every worker costs n_stages of them.
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -20,7 +18,7 @@ from diagnose.whatif.dependencies import build_graph
 from diagnose.whatif.fill import fill_block
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.overlaps import find_overlaps
-from diagnose.whatif.replay import own_times, replay, replay_each_rank
+from diagnose.whatif.replay import own_times, replay, replay_each_rank, side_by_side
 
 #: Part of the workers that M_W fixes (arXiv 2505.05713, section 4.3).
 SLOWEST_SHARE = 0.03
@@ -142,10 +140,9 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     order = np.argsort(np.concatenate([p.block.steps for p in prepared]), kind="stable")
 
     def run(scenarios: Sequence[Scenario]) -> list[Seconds]:
-        """Replay scenarios side by side; each gives one array with the steps of all blocks, in order."""
-        with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-            found = pool.map(lambda scenario: np.concatenate([scenario(p) for p in prepared])[order], scenarios)
-            return list(found)
+        """Replay scenarios; each gives one array with the steps of all blocks, in order."""
+        blocks = (p.block for p in prepared)
+        return side_by_side(lambda scenario: np.concatenate([scenario(p) for p in prepared])[order], scenarios, blocks)
 
     simulated_s, ideal_s, from_origin_s, dp_s = run(
         [

@@ -7,118 +7,126 @@ opens and closes a step stays as it was recorded. Costs O(nodes) once, and O(ope
 
 import dataclasses
 from collections.abc import Sequence
-from typing import get_args
 
 import numpy as np
 
 from diagnose.model.change import Reschedule
-from diagnose.model.schedule import Part, order_launches, refuse_schedule
-from diagnose.model.trace import Seconds
+from diagnose.model.optype import Op
+from diagnose.model.schedule import BACKWARD, WEIGHT, order_launches, refuse_schedule
+from diagnose.model.trace import Ints, Seconds
 from diagnose.whatif.graph import Graph
+from diagnose.whatif.levels import list_shapes, stack
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.recorded import NewClosing, NewCompute, NewMove, Recorded, read_recorded
+from diagnose.whatif.recorded import MOVES, NewClosing, Recorded, read_recorded
 from diagnose.whatif.replay import Lanes
 from diagnose.whatif.rewrite import GraphWriter
-
-#: Parts of computes by direction.
-PARTS = get_args(Part)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A block under another schedule."""
+    """A block under another schedule; `computes` and `moves` are its nodes, axes as in `Recorded`."""
 
     graph: Graph
     recorded: Recorded
     chunks: int
-    parts: Sequence[NewCompute]
-    moved: Sequence[NewMove]
+    computes: Ints
+    moves: Ints
     closed: Sequence[NewClosing]
 
-    def times(self, own: Lanes, delay: Lanes, change: Reschedule) -> tuple[list[Seconds], list[Seconds]]:
-        """Give own times and launch delays of the new graph's nodes from those of the recorded one's: seconds, one array a node."""
-        zero = np.zeros((1, 1))
-        new_own, new_delay = [zero] * self.graph.n_nodes, [zero] * self.graph.n_nodes
-        work = self._work(own, change)
-        late = self._late(delay)
-        splits = any(part.part == "weight" for part in self.parts)
-        for part in self.parts:
-            place = (part.direction, part.virtual, part.microbatch)
-            seconds = work[place]
-            if self.recorded.splits and part.direction:
-                weights = work[2, part.virtual, part.microbatch]
-                seconds = weights if part.part == "weight" else seconds if splits else seconds + weights
-            elif part.part == "weight":
-                seconds = seconds * change.weight_share
-            elif part.direction and splits:
-                seconds = seconds * (1.0 - change.weight_share)
-            new_own[part.node] = seconds if change.pieces == 1 else seconds / change.pieces
-            new_delay[part.node] = late[(*place, part.part)]
-        own_of, delay_of = _Medians(own), _Medians(delay)
-        for moved in self.moved:
-            seconds = own[moved.own[0]] if len(moved.own) == 1 else own_of[moved.own]
-            new_own[moved.node] = seconds if change.pieces == 1 else seconds / change.pieces
-            new_delay[moved.node] = delay[moved.delay[0]] if len(moved.delay) == 1 else delay_of[moved.delay]
+    def times(self, own: Lanes, delay: Lanes, change: Reschedule) -> tuple[Seconds, Seconds]:
+        """Give own times and launch delays of the new graph's nodes from those of the recorded one's.
+
+        Seconds; one array a node, or all in one of shape (n_nodes, n_steps, n_dp), which the results have.
+        """
+        shape = tuple(
+            max(sizes) for sizes in zip(*(s for arrays in (own, delay) for s in list_shapes(arrays)), strict=True)
+        )
+        own, delay = stack(own, shape), stack(delay, shape)
+        new_own, new_delay = np.zeros((2, self.graph.n_nodes, *shape))
+        self._put(new_own, self.computes, self._work(own, change))
+        self._put(new_delay, self.computes, self._late(delay))
+        self._put(new_own, self.moves, self._move(own))
+        late = self._move(delay)
+        # The first of all recvs of a stage is posted as late as the first one now.
+        recv, n_stages = MOVES.index(int(Op.FORWARD_RECV)), self.recorded.n_stages
+        if self.chunks != self.recorded.chunks:
+            for stage in range(n_stages):
+                new, old = self.moves[recv, stage::n_stages], self.recorded.layout.of(Op.FORWARD_RECV, stage)
+                if old and (new >= 0).any():
+                    first = self.moves[recv] == new[new >= 0].min()
+                    late[recv, first] = delay[old[0]]
+        self._put(new_delay, self.moves, late)
+        new_own /= change.pieces
         for closed in self.closed:
-            seconds = own[closed.own[0]]
-            for node in closed.own[1:]:
-                seconds = seconds + own[node]
-            new_own[closed.node] = seconds if closed.part == 1.0 else seconds * closed.part
-            new_delay[closed.node] = delay[closed.delay[0]] if closed.delay else zero
+            new_own[closed.node] = own[list(closed.own)].sum(axis=0) * closed.part
+            new_delay[closed.node] = delay[closed.delay[0]] if closed.delay else 0.0
         return new_own, new_delay
 
-    def _work(self, own: Lanes, change: Reschedule) -> dict[tuple[int, int, int], Seconds]:
-        """Share the computes out anew, by (direction, virtual stage, microbatch): backwards whole if they are so now.
+    @staticmethod
+    def _put(of_nodes: Seconds, nodes: Ints, seconds: Seconds) -> None:
+        """Write seconds by place down at the nodes there."""
+        there = nodes >= 0
+        of_nodes[nodes[there]] = seconds[there]
+
+    def _work(self, own: Seconds, change: Reschedule) -> Seconds:
+        """Share the computes out anew, axes as in `computes` and the lanes: backwards whole if they are so now.
 
         What is usual on a virtual stage moves with the work; how a lane differs from the usual stays with its worker.
         """
-        r, n_stages = self.recorded, self.recorded.n_stages
-        n_before = r.chunks * n_stages
-        same = self.chunks == r.chunks
-        found: dict[tuple[int, int, int], Seconds] = {}
-        zero = np.zeros((1, 1))
-        for direction, name in enumerate(PARTS[: 3 if r.splits else 2]):
+        r, same = self.recorded, self.chunks == self.recorded.chunks
+        found = np.zeros((*self.computes.shape, *own.shape[1:]))
+        for direction in range(3 if r.splits else 2):
             # A weight gradient of several microbatches stands at one of them.
-            nodes = {(u, m): r.computes.get((name, u, m)) for u in range(n_before) for m in r.microbatches}
-            at = {place: zero if node is None else own[node] for place, node in nodes.items()}
+            at = np.where(r.computes[direction][..., None, None] < 0, 0.0, own[r.computes[direction]])
             share = change.share[direction]
-            if same and np.array_equal(share, np.eye(n_before)):
-                found |= {(direction, u, m): seconds for (u, m), seconds in at.items()}
+            if same and np.array_equal(share, np.eye(len(at))):
+                found[direction] = at
                 continue
-            usual = np.array([_usual([at[u, m] for m in r.microbatches]) for u in range(n_before)])
-            usual_after = share @ usual
-            scale = 1.0 / np.where(usual > 0, usual, np.inf)
-            for stage in range(n_stages):
-                for m in r.microbatches:
-                    ratios = [at[u, m] * scale[u] for u in range(stage, n_before, n_stages)]
-                    mean = sum(ratios[1:], start=ratios[0]) / len(ratios)
-                    for chunk in range(self.chunks):
-                        virtual = chunk * n_stages + stage
-                        found[direction, virtual, m] = usual_after[virtual] * (ratios[chunk] if same else mean)
+            usual = np.median(at, axis=(1, 2, 3))
+            ratios = at * (1.0 / np.where(usual > 0, usual, np.inf))[:, None, None, None]
+            if not same:
+                of_stages = ratios.reshape(r.chunks, r.n_stages, *ratios.shape[1:])
+                ratios = np.tile(of_stages.sum(axis=0) / r.chunks, (self.chunks, 1, 1, 1))
+            found[direction] = (share @ usual)[:, None, None, None] * ratios
+        splits = bool((self.computes[WEIGHT] >= 0).any())
+        if r.splits and not splits:
+            found[BACKWARD] += found[WEIGHT]
+        elif splits and not r.splits:
+            found[WEIGHT] = found[BACKWARD] * change.weight_share
+            found[BACKWARD] *= 1.0 - change.weight_share
         return found
 
-    def _late(self, delay: Lanes) -> dict[tuple[int, int, int, str], Seconds]:
-        """Give the launch delays of computes, by (direction, virtual stage, microbatch, part).
+    def _late(self, delay: Seconds) -> Seconds:
+        """Give the launch delays of computes, axes as in `computes` and the lanes.
 
         Where the number of chunks changes the first keep those of the recorded ones; all others are launched as late as usual.
         """
-        r = self.recorded
-        usual: dict[tuple[str, int], Seconds] = {}  # by part and stage
-        found: dict[tuple[int, int, int, str], Seconds] = {}
-        for part in self.parts:
-            stage = part.virtual % r.n_stages
-            name = PARTS[part.direction]
-            known = r.computes.get((part.part, part.virtual, part.microbatch))
-            if known is not None:
-                late = delay[known]
-            else:
-                if (name, stage) not in usual:
-                    of_stage = range(stage, r.chunks * r.n_stages, r.n_stages)
-                    usual[name, stage] = _median(
-                        [delay[r.computes[name, u, m]] for u in of_stage for m in r.microbatches]
-                    )
-                late = usual[name, stage]
-            found[part.direction, part.virtual, part.microbatch, part.part] = late
+        r, n_stages = self.recorded, self.recorded.n_stages
+        found = np.zeros((*self.computes.shape, *delay.shape[1:]))
+        kept = min(len(r.computes[0]), len(self.computes[0]))
+        known = np.zeros(self.computes.shape, dtype=bool)
+        known[:, :kept] = r.computes[:, :kept] >= 0
+        found[:, :kept] = delay[r.computes[:, :kept]]
+        for part, stage in np.ndindex(len(self.computes), n_stages):
+            unknown = ~known[part, stage::n_stages] & (self.computes[part, stage::n_stages] >= 0)
+            if unknown.any():
+                like = r.computes[min(part, BACKWARD), stage::n_stages]
+                found[part, stage::n_stages][unknown] = np.median(delay[like.ravel()], axis=0)
+        return found
+
+    def _move(self, seconds: Seconds) -> Seconds:
+        """Give seconds of transfers, axes as in `moves` and the lanes: their own, or the usual of their link, or of their type."""
+        r, n_stages = self.recorded, self.recorded.n_stages
+        same = self.chunks == r.chunks
+        found = seconds[r.moves] if same else np.zeros((*self.moves.shape, *seconds.shape[1:]))
+        for kind, stage in np.ndindex(len(self.moves), n_stages):
+            unknown = self.moves[kind, stage::n_stages] >= 0
+            if same:
+                unknown &= r.moves[kind, stage::n_stages] < 0
+            if unknown.any():
+                of_type = r.moves[kind]
+                alike = of_type[stage::n_stages] if (of_type[stage::n_stages] >= 0).any() else of_type
+                found[kind, stage::n_stages][unknown] = np.median(seconds[alike[alike >= 0]], axis=0)
         return found
 
 
@@ -145,26 +153,4 @@ def rebuild(observed: Observed, schedule: str, chunks: int, pieces: int = 1) -> 
     writer = GraphWriter(recorded, chunks, orders)
     blocking = schedule != "zero-bubble" and recorded.blocks()
     graph = writer.write(blocking=blocking, interleaved=schedule == "interleaved")
-    return Rebuilt(graph, recorded, chunks, writer.parts(), writer.moved(), tuple(writer.closed))
-
-
-class _Medians(dict[tuple[int, ...], Seconds]):
-    """Median seconds of some nodes, lane by lane; each worked out once."""
-
-    def __init__(self, arrays: Lanes) -> None:
-        super().__init__()
-        self.arrays = arrays
-
-    def __missing__(self, nodes: tuple[int, ...]) -> Seconds:
-        self[nodes] = median = _median([self.arrays[node] for node in nodes])
-        return median
-
-
-def _median(arrays: Sequence[Seconds]) -> Seconds:
-    """Take the median of some arrays, lane by lane."""
-    return arrays[0] if len(arrays) == 1 else np.asarray(np.median(np.stack(np.broadcast_arrays(*arrays)), axis=0))
-
-
-def _usual(arrays: Sequence[Seconds]) -> float:
-    """Take the median of all lanes of some nodes."""
-    return float(np.median(np.stack(np.broadcast_arrays(*arrays))))
+    return Rebuilt(graph, recorded, chunks, writer.computes, writer.moves, tuple(writer.closed))

@@ -11,6 +11,9 @@ from diagnose.faults.spec import JobSpec
 from diagnose.model.change import Reschedule, Scale, Work
 from diagnose.model.optype import Op
 from diagnose.model.schedule import count_in_flight, order_launches, refuse_schedule
+from diagnose.whatif import levels
+from diagnose.whatif.graph import Events
+from diagnose.whatif.recorded import read_recorded
 from diagnose.whatif.schedule import rebuild
 from tests.fixes.layered import Layered, draw_layered, look, measure_layered, run_otherwise, true_step_s
 from tests.jobs import to_file
@@ -84,7 +87,48 @@ def test_work_stays_the_same(schedule: str, chunks: int) -> None:
     assert rebuilt is not None
     own, _ = rebuilt.times(observed.own, observed.delay, spread(job, schedule, chunks))
     before = sum(float(observed.own[n].mean()) for n in np.flatnonzero(observed.block.nodes.op <= Op.BACKWARD))
-    assert sum(float(own[part.node].mean()) for part in rebuilt.parts) == pytest.approx(before, rel=5e-3)
+    assert sum(float(own[node].mean()) for node in rebuilt.computes[rebuilt.computes >= 0]) == pytest.approx(
+        before, rel=5e-3
+    )
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "asynchronous"])
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "pieces"), [("1f1b", 1, 2), ("zero-bubble", 1, 1), ("interleaved", 2, 1)]
+)
+def test_levels_of_what_is_laid_out_anew(
+    p2p: str, schedule: str, chunks: int, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph that was written has each operation once, after all it waits for, and takes as long by levels as by a walk."""
+    job = measure_layered(dataclasses.replace(JobSpec(pp=4, dp=2, microbatches=8, steps=3, seed=5), p2p=p2p), EVEN)
+    (observed,) = job.observed
+    rebuilt = rebuild(observed, schedule, chunks, pieces)
+    assert rebuilt is not None
+    graph, change = rebuilt.graph, dataclasses.replace(spread(job, schedule, chunks), pieces=pieces)
+    assert sorted(graph.moves.completes.flat.tolist()) == list(range(graph.n_nodes))
+    after = graph.moves.find(graph.moves.completes, graph.n_nodes)[graph.sources.flat]
+    assert (after < graph.moves.find(graph.moves.members, graph.n_nodes)[graph.sources.row_of()]).all()
+    monkeypatch.setattr(levels, "MIN_EVENTS", np.inf)
+    walked = job.removal.price([change])
+    monkeypatch.setattr(levels, "MIN_EVENTS", 0)
+    assert (job.removal.price([change]) == walked).all()
+
+
+def test_transfers_of_some_types_alone_cannot_be_laid_out_anew() -> None:
+    """Where only what backwards send is recorded, nobody knows how long other transfers would take."""
+    job = measure_layered(EXACT, EVEN)
+    (observed,) = job.observed
+    recorded = read_recorded(observed)
+    assert recorded is not None
+    assert (recorded.moves >= 0).any(axis=(1, 2)).all()
+    moves = observed.graph.moves
+    forwards = np.isin(observed.block.nodes.op, (Op.FORWARD_SEND, Op.FORWARD_RECV))
+    apart = [
+        dataclasses.replace(event, members=event.members[:1]) if forwards[list(event.members)].any() else event
+        for event in moves.rows()
+    ]
+    without = dataclasses.replace(observed.graph, moves=Events.of(apart))
+    assert read_recorded(dataclasses.replace(observed, graph=without)) is None
 
 
 def test_it_comes_after_all_other_changes() -> None:
