@@ -1,9 +1,11 @@
 """`diagnose LOG` and `diagnose TRACE --log LOG`, from files to reports."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -287,3 +289,45 @@ def test_a_steady_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     path.write_text("\n".join(run(range(1, 301), noisy([(300, 1.4)]))))
     assert run_main(path, "--format", "json") == 0
     assert "steady: nothing stands out in the log" in json.loads(capsys.readouterr().out)["summary"]
+
+
+def first_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], paces: list[tuple[int, float]], end: str = ""
+) -> str:
+    """Write a log of so many iterations at each pace, and give its page in one line."""
+    n = sum(count for count, _ in paces)
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*run(range(1, n + 1), noisy(paces)), end]))
+    assert main([str(path), "--width", "200"]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_what_is_over_is_said_as_past(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A window that has ended is no pace of now, and nothing comes back of it."""
+    page = first_line(tmp_path, capsys, [(150, 2.0), (100, 2.6), (150, 2.0)])
+    assert "was 30% slower from step 151 until step 251" in page
+    assert "% without it" in page
+    page = first_line(tmp_path, capsys, [(200, 2.0), (200, 2.6)])
+    assert "STRAGGLING 30% slower: 2.59 s an iteration" in page
+    assert "if it were gone" in page
+
+
+def test_a_single_slow_iteration_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where one iteration costs a quarter of the run, it is said which."""
+    page = first_line(tmp_path, capsys, [(221, 2.0), (1, 300.0), (178, 2.0)])
+    assert "one iteration is slow" in page
+    assert re.search(r"Why iteration 222 takes 29\d s more: 27% of all time", page)
+
+
+def test_steady_is_said_of_what_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two lines tell nothing, iterations that vary are not steady, and an error at the end is said first."""
+    assert "only 2 lines of step times" in first_line(tmp_path, capsys, [(2, 2.0)])
+    assert "steady: nothing stands out" in first_line(tmp_path, capsys, [(400, 2.0)])
+    error = "Traceback (most recent call last):\n  File 'a.py', line 1\nRuntimeError: it broke\n"
+    page = first_line(tmp_path, capsys, [(400, 2.0)], error)
+    assert "INCONCLUSIVE ended with an error after iteration 400; steady until then" in page
+    assert "End an error after iteration 400: RuntimeError: it broke" in page
+    path = tmp_path / "varies.log"
+    path.write_text("\n".join(run(range(1, 401), np.random.default_rng(5).normal(2.0, 0.3, 400).tolist())))
+    assert main([str(path), "--width", "200"]) == 0
+    assert "nothing stands out in the log, though iterations vary by 1" in capsys.readouterr().out

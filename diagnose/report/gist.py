@@ -32,6 +32,9 @@ _PART_SHARE = 0.01
 _LONG_COMMAND = 70
 #: Parts of a step in more characters than this do not fit their two lines.
 _LONG_PARTS = 138
+#: A collective that did not end, in the words of PyTorch, and what says who was missing.
+_TIMEOUT = "collective operation timeout"
+_ASK_DUMPS = "dumps of the Flight Recorder (TORCH_NCCL_TRACE_BUFFER_SIZE) say who was missing"
 #: From this ratio on a job is said to be so many times slower, below it so many percent.
 _TIMES_FROM = 1.5
 
@@ -96,6 +99,9 @@ def _describe_log_pace(log: LogFacts) -> str:
         if log.ramps and log.when.recovery_step is None:
             now_s = max(log.slow_s, log.ramps[-1].to_step_time)
             return f"{measure_slower(now_s / log.usual_s)} slower by its end: {words.seconds(now_s)} an iteration, {usual} at best"
+        if log.when.recovery_step is not None:
+            was = f"was {measure_slower(log.slow_s / log.usual_s)} slower {words.since(log.when)}"
+            return f"{was}: {slow} an iteration, {usual} otherwise"
         return f"{measure_slower(log.slow_s / log.usual_s)} slower: {slow} an iteration, {usual} otherwise"
     if log.ledger is None or log.ledger.good_s <= 0:
         return ""
@@ -148,6 +154,10 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
             rows.append(Row("Log", facts.describe_log(diagnosis.log), n_lines=3))
         if diagnosis.checked:
             rows.append(Row("Looked", f"for {', '.join(escape(cause) for cause in diagnosis.checked)}", n_lines=3))
+    if diagnosis.log is not None and (end := facts.describe_end(diagnosis.log)):
+        rows.append(Row("End", end, n_lines=3))
+        if _TIMEOUT in end:
+            rows.append(Row("", _ASK_DUMPS, n_lines=2))
     if diagnosis.is_from_log and diagnosis.log is not None and (parts := facts.describe_ledger(diagnosis.log)):
         rows.append(Row("Time", "; ".join(f"{what} {words.percent(share)}" for what, _, share in parts), n_lines=2))
     if diagnosis.budget is not None:

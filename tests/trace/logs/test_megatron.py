@@ -104,7 +104,7 @@ def test_the_line_of_sizes(between: str, cp: int | None, tmp_path: Path) -> None
     line = f"using world size: 64, data-parallel size: 8{between}tensor-model-parallel size: 4, "
     line += "encoder-tensor-model-parallel size: 0, pipeline-model-parallel size: 2, encoder-pipeline-model-parallel size: 0"
     log = parse(tmp_path, [line, *run([1, 2, 3], [9.0, 1.5, 1.25])])
-    sizes = {"world_size": 64, "dp_size": 8, "tp_size": 4, "pp_size": 2}
+    sizes = {"world_size": 64, "tp_size": 4, "pp_size": 2}
     assert log.sizes == (sizes if cp is None else {**sizes, "cp_size": cp})
 
 

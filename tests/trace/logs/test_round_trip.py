@@ -276,3 +276,16 @@ def test_an_error_is_told(tmp_path: Path) -> None:
     assert [(event.kind, event.iteration, event.rank, event.text) for event in log.events] == [
         ("error", 20, 3, "RuntimeError: it broke")
     ]
+    assert log.failures == log.events
+
+
+def test_an_error_that_steps_came_after_ends_nothing(tmp_path: Path) -> None:
+    """A collective that timed out is the end of a log only where no step follows."""
+    run = write_megatron(steady_run(20, 0.5)).decode()
+    error = (
+        "[rank3]:[E1218 20:27:21.4 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600081 milliseconds before timing out.\n"
+    )
+    (failure,) = read(tmp_path, (run + error).encode()).failures
+    assert (failure.iteration, failure.rank, failure.text[:17]) == (20, 3, "Watchdog caught c")
+    assert read(tmp_path, (error + run).encode()).failures == ()

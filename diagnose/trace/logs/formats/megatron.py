@@ -38,7 +38,6 @@ SIZES = {
 _WORLD = b"using world size: "
 _SIZES = {
     "world_size": re.compile(_WORLD + rb"(\d{1,7})\b"),
-    "dp_size": re.compile(rb"data-parallel[ -]size: (\d{1,7})\b"),
     "cp_size": re.compile(rb"context-parallel size: (\d{1,7})\b"),
     "tp_size": re.compile(rb"(?<!encoder-)tensor-model-parallel size: (\d{1,7})\b"),
     "pp_size": re.compile(rb"(?<!encoder-)pipeline-model-parallel size: (\d{1,7})\b"),
