@@ -1,7 +1,10 @@
 """`diagnose LOG` and `diagnose TRACE --log LOG`, from files to reports."""
 
+import io
 import json
+import os
 import re
+import threading
 from pathlib import Path
 
 import jsonschema
@@ -331,3 +334,26 @@ def test_steady_is_said_of_what_is(tmp_path: Path, capsys: pytest.CaptureFixture
     path.write_text("\n".join(run(range(1, 401), np.random.default_rng(5).normal(2.0, 0.3, 400).tolist())))
     assert main([str(path), "--width", "200"]) == 0
     assert "nothing stands out in the log, though iterations vary by 1" in capsys.readouterr().out
+
+
+def test_a_log_is_piped_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log from standard input, or from a pipe with a path, tells what it tells as a file, and no folder of ours names it."""
+    content = "\n".join(run(range(1, 401), noisy([(200, 2.0), (200, 2.6)]))).encode()
+    path = tmp_path / "train.log"
+    path.write_bytes(content)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found = {}
+    for source in (path, "-", pipe):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        writer = threading.Thread(target=pipe.write_bytes, args=(content,)) if source == pipe else None
+        if writer:
+            writer.start()
+        assert run_main(source, "--format", "json") == 0
+        if writer:
+            writer.join()
+        document = json.loads(capsys.readouterr().out)
+        found[source] = document["causes"][0]["when"], document["log"]["step_time"]
+        name = "standard input" if source == "-" else f"{tmp_path.name}/{Path(source).name}"
+        assert document["job"]["name"] == name
+    assert found["-"] == found[pipe] == found[path]
