@@ -336,6 +336,30 @@ def test_steady_is_said_of_what_is(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "nothing stands out in the log, though iterations vary by 1" in capsys.readouterr().out
 
 
+def test_two_logs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Logs that do not say on how many GPUs they ran are compared, with that doubt; one of rates alone is refused."""
+    for name, pace_s in (("a.log", 2.0), ("b.log", 2.6)):
+        (tmp_path / name).write_text("\n".join(run(range(1, 401), noisy([(400, pace_s)]))))
+    assert run_main("compare", tmp_path / "a.log", tmp_path / "b.log") == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "slower: 2.00 s -> 2.60 s a step, 30% longer" in page
+    assert "nothing says on how many GPUs both jobs ran" in page
+    assert "no figure of it is to be trusted" not in page
+    (tmp_path / "rates.csv").write_text("step,tps\n" + "".join(f"{n},5000\n" for n in range(1, 41)))
+    assert run_main("compare", tmp_path / "a.log", tmp_path / "rates.csv") == 3
+    assert "is a log of rates alone" in capsys.readouterr().err
+
+
+def test_what_a_folder_of_logs_passes_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two logs of other writers the first page says which is not used; the HTML page claims no sizes that nobody told."""
+    (tmp_path / "train.log").write_text("\n".join(run(range(1, 401), noisy([(400, 2.0)]))))
+    lines = [f"iter {n}: loss 3.2, time 250.{n % 10}ms, mfu 30.00%" for n in range(300)]
+    (tmp_path / "nano.log").write_text("\n".join(lines))
+    assert run_main(tmp_path, "--html", tmp_path.with_suffix(".html")) == 0
+    assert "Note 300 step lines of nanoGPT in it are passed over" in " ".join(capsys.readouterr().out.split())
+    assert "world_size" not in tmp_path.with_suffix(".html").read_text()
+
+
 def test_a_log_is_piped_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A log from standard input, or from a pipe with a path, tells what it tells as a file, and no folder of ours names it."""
     content = "\n".join(run(range(1, 401), noisy([(200, 2.0), (200, 2.6)]))).encode()

@@ -299,6 +299,11 @@ def hours_lost_a_day(diagnosis: Diagnosis) -> float | None:
 def _describe_doubts(diagnosis: Diagnosis) -> str:
     """Say how many warnings there are, and what could not be looked for."""
     said = [f"{words.count(len(diagnosis.warnings), 'warning')}"] if diagnosis.warnings else []
+    if said and diagnosis.is_from_log:  # it is what of a folder, or of a table, was not used
+        said = [
+            prose(diagnosis.warnings[0]),
+            *([f"{len(diagnosis.warnings) - 1} more"] if diagnosis.warnings[1:] else []),
+        ]
     if diagnosis.not_checked and diagnosis.is_replayed:
         said.append(f"could not be checked: {', '.join(escape(entry.cause) for entry in diagnosis.not_checked)}")
     return "; ".join(said)
