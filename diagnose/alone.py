@@ -16,7 +16,7 @@ from diagnose.model.request import Request
 from diagnose.trace.collectives.recognise import Dumps, find_dumps
 from diagnose.trace.find_log import are_traces_among, find_log, find_log_among
 from diagnose.trace.input_files import PARQUET, list_input_files
-from diagnose.trace.streams import read_stream, write_down
+from diagnose.trace.streams import is_stream, read_stream, write_down
 from diagnose.trace.zips import open_zip
 
 
@@ -37,11 +37,10 @@ def _kept(request: Request, name: str) -> Iterator[Request]:
     """Ask for a file in place of a stream that is no Parquet; what is a path already is asked for as it is."""
     source = request.source
     if isinstance(source, (str, Path)):
-        path = Path(source)
-        if not path.exists() or path.is_file() or path.is_dir():
+        if not is_stream(Path(source)):
             yield request
             return
-        with path.open("rb") as pipe:  # <(zcat train.log.gz): it can be read once
+        with Path(source).open("rb") as pipe:  # <(zcat train.log.gz): it can be read once
             source = read_stream(pipe, name=name)
         request = dataclasses.replace(request, source=source, name=name, location=request.location or locate(name))
     begin = source.tell()

@@ -6,6 +6,7 @@ Enters: an open binary file. Leaves: its bytes, in a file that can seek, or in o
 import contextlib
 import io
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,15 @@ def read_stream(stream: BinaryIO, *, name: str) -> BinaryIO:
         refuse_endless(found.tell(), name)
     found.seek(0)
     return found
+
+
+def is_stream(path: Path) -> bool:
+    """Say whether a path leads to a pipe or a device: what can be read once, and is no file."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 @contextlib.contextmanager
