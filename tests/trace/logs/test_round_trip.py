@@ -17,7 +17,7 @@ from tests.logs.writers.deepspeed import write_deepspeed
 from tests.logs.writers.maxtext import write_maxtext
 from tests.logs.writers.megatron import write_megatron
 from tests.logs.writers.moments import windows
-from tests.logs.writers.nanogpt import write_llm_c, write_modded_nanogpt, write_nanogpt
+from tests.logs.writers.nanogpt import write_build_nanogpt, write_llm_c, write_modded_nanogpt, write_nanogpt
 from tests.logs.writers.nemo import write_nemo
 from tests.logs.writers.olmo import write_olmo
 from tests.trace.producers.recordings import say_nothing
@@ -70,6 +70,16 @@ CASES = {
         stamped=False,
     ),
     "llm.c": Case(title="llm.c", write=write_llm_c, digits_s=0.006 * MS, line="every", stamped=False),
+    "build-nanogpt": Case(
+        title="build-nanogpt", write=write_build_nanogpt, digits_s=0.006 * MS, line="every", stamped=False
+    ),
+    "build-nanogpt, seconds": Case(
+        title="build-nanogpt",
+        write=lambda run: write_build_nanogpt(run, seconds=True),
+        digits_s=0.006 * MS,
+        line="every",
+        stamped=False,
+    ),
     "modded-nanogpt": Case(
         title="modded-nanogpt",
         write=write_modded_nanogpt,
