@@ -336,6 +336,21 @@ def test_steady_is_said_of_what_is(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "nothing stands out in the log, though iterations vary by 1" in capsys.readouterr().out
 
 
+def test_restarts_that_took_much_are_said_first(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that stood still for half of its time says so beside its pace, and one that did not, does not."""
+    assert run_main(slow_log) == 0
+    assert "of all time" not in capsys.readouterr().out.partition("Cause")[0]
+    lines = slow_log.read_text().splitlines()
+    _, at = (i for i, line in enumerate(lines) if re.search(r"iteration +501/", line))
+    later = [
+        re.sub(r"\[(\d{4})-(\d\d)-(\d\d) ", lambda day: f"[{day[1]}-{day[2]}-{int(day[3]) + 1:02d} ", line)
+        for line in lines[at:]
+    ]
+    slow_log.write_text("\n".join([*lines[:at], *later]))
+    assert run_main(slow_log, "--width", "200") == 0
+    assert re.search(r"slower: .*; restarts took \d\d% of all time", " ".join(capsys.readouterr().out.split()))
+
+
 def test_two_logs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Logs that do not say on how many GPUs they ran are compared, with that doubt; one of rates alone is refused."""
     for name, pace_s in (("a.log", 2.0), ("b.log", 2.6)):

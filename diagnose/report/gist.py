@@ -80,8 +80,8 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         worth = words.best_gain(diagnosis)
         return f"nothing worth {'mending' if worth is None else f'a speedup of {diagnosis.min_speedup:g}'}: {now}"
     from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
-    if from_log:
-        return from_log
+    if from_log and diagnosis.log is not None:
+        return from_log + words.told_restarts(diagnosis.log)
     if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
         return now
     return f"{measure_slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"

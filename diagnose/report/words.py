@@ -38,6 +38,8 @@ _PATTERNS = {
 FEW_STEPS = 3
 #: Iterations of a log that scatter by this part, as a standard deviation, are not called steady.
 VARYING = 0.05
+#: Restarts are told in the first line from this part of all time on.
+MUCH = 0.1
 #: A smaller share of a time is nothing: it would read 0%.
 NO_SHARE = 0.0005
 #: What a healthy job could gain is named from this part of the step time on.
@@ -395,7 +397,7 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
         least_s = WORTH_NAMING * log.ledger.total_s if log is not None and log.ledger is not None else math.inf
         planned = log is not None and any(spikes.matches and spikes.lost_s >= least_s for spikes in log.spikes)
         what = "nothing but planned work" if planned else "nothing"
-        return _why_a_log_is_inconclusive(log, what) if log is not None else ""
+        return _why_a_log_is_inconclusive(log, what) + told_restarts(log) if log is not None else ""
     if diagnosis.is_from_collectives:
         return prose(diagnosis.why)
     if not math.isfinite(diagnosis.gpu_hours_analysed):  # nobody knows the unit of its times
@@ -411,6 +413,12 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
         n = len(diagnosis.not_checked)
         return f"{n} {'cause' if n == 1 else 'causes'} could not be checked, and nothing else was found"
     return "the trace does not say enough to judge"
+
+
+def told_restarts(log: LogFacts) -> str:
+    """Say what part of all time restarts took, where it is much: no pace shows it. Empty elsewhere."""
+    share = log.ledger.shares.get("restarts", 0.0) if log.ledger is not None and not log.of else 0.0
+    return f"; restarts took {percent(share)} of all time" if share >= MUCH else ""
 
 
 def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
