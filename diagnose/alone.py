@@ -7,25 +7,50 @@ imported: a log of 100 MB with few lines of steps is read in the time that this 
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 from diagnose.errors import TraceError, UsageError
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.job_names import locate
 from diagnose.model.request import Request
 from diagnose.trace.collectives.recognise import Dumps, find_dumps
 from diagnose.trace.find_log import are_traces_among, find_log, find_log_among
-from diagnose.trace.input_files import list_input_files
+from diagnose.trace.input_files import PARQUET, list_input_files
+from diagnose.trace.streams import is_stream, read_stream, write_down
 from diagnose.trace.zips import open_zip
 
 
 @contextlib.contextmanager
 def unpacked(request: Request) -> Iterator[Request]:
-    """Ask for the job that lies in a zip, where the source is one, until the end."""
-    name = request.name or str(request.source)
-    with open_zip(request.source, name=name) as found:
+    """Ask for the job that lies in a zip, or was piped in and is no Parquet, as files, until the end."""
+    name = request.name or (str(request.source) if isinstance(request.source, (str, Path)) else "standard input")
+    with _kept(request, name) as kept, open_zip(kept.source, name=name) as found:
         if found is None:
-            yield request
+            yield kept
         else:
-            yield dataclasses.replace(request, source=found.path, name=name, location=found.location)
+            location = found.location if kept is request else kept.location
+            yield dataclasses.replace(kept, source=found.path, name=name, location=location)
+
+
+@contextlib.contextmanager
+def _kept(request: Request, name: str) -> Iterator[Request]:
+    """Ask for a file in place of a stream that is no Parquet; what is a path already is asked for as it is."""
+    source = request.source
+    if isinstance(source, (str, Path)):
+        if not is_stream(Path(source)):
+            yield request
+            return
+        with Path(source).open("rb") as pipe:  # <(zcat train.log.gz): it can be read once
+            source = read_stream(pipe, name=name)
+        request = dataclasses.replace(request, source=source, name=name, location=request.location or locate(name))
+    begin = source.tell()
+    is_parquet = source.read(len(PARQUET)) == PARQUET
+    source.seek(begin)
+    if is_parquet:
+        yield request
+        return
+    with write_down(source) as path:
+        yield dataclasses.replace(request, source=path, name=name, location=request.location or name)
 
 
 def diagnose_alone(request: Request) -> Diagnosis | None:

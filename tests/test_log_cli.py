@@ -1,9 +1,14 @@
 """`diagnose LOG` and `diagnose TRACE --log LOG`, from files to reports."""
 
+import io
 import json
+import os
+import re
+import threading
 from pathlib import Path
 
 import jsonschema
+import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -287,3 +292,107 @@ def test_a_steady_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     path.write_text("\n".join(run(range(1, 301), noisy([(300, 1.4)]))))
     assert run_main(path, "--format", "json") == 0
     assert "steady: nothing stands out in the log" in json.loads(capsys.readouterr().out)["summary"]
+
+
+def first_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], paces: list[tuple[int, float]], end: str = ""
+) -> str:
+    """Write a log of so many iterations at each pace, and give its page in one line."""
+    n = sum(count for count, _ in paces)
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*run(range(1, n + 1), noisy(paces)), end]))
+    assert main([str(path), "--width", "200"]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_what_is_over_is_said_as_past(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A window that has ended is no pace of now, and nothing comes back of it."""
+    page = first_line(tmp_path, capsys, [(150, 2.0), (100, 2.6), (150, 2.0)])
+    assert "was 30% slower from step 151 until step 251" in page
+    assert "% without it" in page
+    page = first_line(tmp_path, capsys, [(200, 2.0), (200, 2.6)])
+    assert "STRAGGLING 30% slower: 2.59 s an iteration" in page
+    assert "if it were gone" in page
+
+
+def test_a_single_slow_iteration_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where one iteration costs a quarter of the run, it is said which."""
+    page = first_line(tmp_path, capsys, [(221, 2.0), (1, 300.0), (178, 2.0)])
+    assert "one iteration is slow" in page
+    assert re.search(r"Why iteration 222 takes 29\d s more: 27% of all time", page)
+
+
+def test_steady_is_said_of_what_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two lines tell nothing, iterations that vary are not steady, and an error at the end is said first."""
+    assert "only 2 lines of step times" in first_line(tmp_path, capsys, [(2, 2.0)])
+    assert "steady: nothing stands out" in first_line(tmp_path, capsys, [(400, 2.0)])
+    error = "Traceback (most recent call last):\n  File 'a.py', line 1\nRuntimeError: it broke\n"
+    page = first_line(tmp_path, capsys, [(400, 2.0)], error)
+    assert "INCONCLUSIVE ended with an error after iteration 400; steady until then" in page
+    assert "End an error after iteration 400: RuntimeError: it broke" in page
+    path = tmp_path / "varies.log"
+    path.write_text("\n".join(run(range(1, 401), np.random.default_rng(5).normal(2.0, 0.3, 400).tolist())))
+    assert main([str(path), "--width", "200"]) == 0
+    assert "nothing stands out in the log, though iterations vary by 1" in capsys.readouterr().out
+
+
+def test_restarts_that_took_much_are_said_first(slow_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that stood still for half of its time says so beside its pace, and one that did not, does not."""
+    assert run_main(slow_log) == 0
+    assert "of all time" not in capsys.readouterr().out.partition("Cause")[0]
+    lines = slow_log.read_text().splitlines()
+    _, at = (i for i, line in enumerate(lines) if re.search(r"iteration +501/", line))
+    later = [
+        re.sub(r"\[(\d{4})-(\d\d)-(\d\d) ", lambda day: f"[{day[1]}-{day[2]}-{int(day[3]) + 1:02d} ", line)
+        for line in lines[at:]
+    ]
+    slow_log.write_text("\n".join([*lines[:at], *later]))
+    assert run_main(slow_log, "--width", "200") == 0
+    assert re.search(r"slower: .*; restarts took \d\d% of all time", " ".join(capsys.readouterr().out.split()))
+
+
+def test_two_logs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Logs that do not say on how many GPUs they ran are compared, with that doubt; one of rates alone is refused."""
+    for name, pace_s in (("a.log", 2.0), ("b.log", 2.6)):
+        (tmp_path / name).write_text("\n".join(run(range(1, 401), noisy([(400, pace_s)]))))
+    assert run_main("compare", tmp_path / "a.log", tmp_path / "b.log") == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "slower: 2.00 s -> 2.60 s a step, 30% longer" in page
+    assert "nothing says on how many GPUs both jobs ran" in page
+    assert "no figure of it is to be trusted" not in page
+    (tmp_path / "rates.csv").write_text("step,tps\n" + "".join(f"{n},5000\n" for n in range(1, 41)))
+    assert run_main("compare", tmp_path / "a.log", tmp_path / "rates.csv") == 3
+    assert "is a log of rates alone" in capsys.readouterr().err
+
+
+def test_what_a_folder_of_logs_passes_over_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two logs of other writers the first page says which is not used; the HTML page claims no sizes that nobody told."""
+    (tmp_path / "train.log").write_text("\n".join(run(range(1, 401), noisy([(400, 2.0)]))))
+    lines = [f"iter {n}: loss 3.2, time 250.{n % 10}ms, mfu 30.00%" for n in range(300)]
+    (tmp_path / "nano.log").write_text("\n".join(lines))
+    assert run_main(tmp_path, "--html", tmp_path.with_suffix(".html")) == 0
+    assert "Note 300 step lines of nanoGPT in it are passed over" in " ".join(capsys.readouterr().out.split())
+    assert "world_size" not in tmp_path.with_suffix(".html").read_text()
+
+
+def test_a_log_is_piped_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log from standard input, or from a pipe with a path, tells what it tells as a file, and no folder of ours names it."""
+    content = "\n".join(run(range(1, 401), noisy([(200, 2.0), (200, 2.6)]))).encode()
+    path = tmp_path / "train.log"
+    path.write_bytes(content)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found = {}
+    for source in (path, "-", pipe):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content)))
+        writer = threading.Thread(target=pipe.write_bytes, args=(content,)) if source == pipe else None
+        if writer:
+            writer.start()
+        assert run_main(source, "--format", "json") == 0
+        if writer:
+            writer.join()
+        document = json.loads(capsys.readouterr().out)
+        found[source] = document["causes"][0]["when"], document["log"]["step_time"]
+        name = "standard input" if source == "-" else f"{tmp_path.name}/{Path(source).name}"
+        assert document["job"]["name"] == name
+    assert found["-"] == found[pipe] == found[path]

@@ -4,6 +4,7 @@ Enters: folders and files that are being written. Leaves: a line an event, ticke
 """
 
 import contextlib
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from diagnose.model.live import LiveEvent
     from diagnose.tickets.alertmanager import Alertmanager
     from diagnose.tickets.target import Recipient
+    from diagnose.watch.request import WatchRequest
 
 
 @click.command("watch")
@@ -99,6 +101,7 @@ def watch_command(
     shown = {option: asked.pop(option) for option in VIEW_OPTIONS}
     measured = None if telemetry is None else find_source("--telemetry", telemetry)
     request = WatchRequest(sources=sources, rules=rules, telemetry=measured, **asked)
+    _check_sources(request, store)
     screen = output_format == "terminal" and not request.once and can_draw()
 
     def write(event: "LiveEvent") -> None:
@@ -117,6 +120,20 @@ def watch_command(
         finally:
             watch.close()
     return 0
+
+
+def _check_sources(request: "WatchRequest", store: str) -> None:
+    """Refuse what cannot be followed before a store is made for it, and say where nothing is there yet."""
+    from diagnose.triage.store import NoStoreError, Store
+    from diagnose.watch.find import find_sources, refuse_where_none
+
+    try:
+        Store(store, only_reads=True).close()
+    except NoStoreError:
+        found, refused = find_sources(request, set(), set(), time.time())
+        refuse_where_none(request, found, refused)
+        if not found:
+            print_message("note", f"nothing to follow yet in {', '.join(request.sources)}: waiting for a job")
 
 
 def _render(event: "LiveEvent", output_format: str) -> str:

@@ -151,14 +151,18 @@ def _payoff(before: Side, changes: tuple[Change, ...], fixes: tuple[str, ...], p
 def _doubts(before: Side, after: Side) -> Iterator[str]:
     """Say why the two may not be comparable."""
     for side, which in ((before, "first"), (after, "second")):
-        if side.verdict == "inconclusive":
+        if side.is_log:
+            yield f"the {which} is a training log: its step time is the mean of all its iterations"
+        elif side.verdict == "inconclusive":
             yield f"the {which} diagnosis is inconclusive: no figure of it is to be trusted"
     a, b = before.shape, after.shape
     sizes = [("dp", a.dp, b.dp), ("pp", a.pp, b.pp), ("tp", a.tp, b.tp), ("cp", a.cp, b.cp), ("vpp", a.vpp, b.vpp)]
-    other = [f"{label} {old} and {new}" for label, old, new in sizes if old != new]
+    other = [f"{label} {old} and {new}" for label, old, new in sizes if None not in (old, new) and old != new]
     if other:
         yield f"the jobs differ in parallelism ({', '.join(other)}): the work of a step may be another, and places too"
-    if a.gpus != b.gpus:
+    if a.gpus is None or b.gpus is None:
+        yield "nothing says on how many GPUs both jobs ran: the work of a step may be another"
+    elif a.gpus != b.gpus:
         yield f"the jobs run on {a.gpus} and {b.gpus} GPUs: a shorter step may cost more GPU hours"
     texts = [
         ("GPUs", a.gpu_type, b.gpu_type),

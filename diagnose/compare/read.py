@@ -119,6 +119,9 @@ def read_side(entry: dict[str, Any], name: str) -> Side:
         raise TraceError("step_time.recorded is missing; expected a number", where=name)
     if recorded_s <= 0:
         raise TraceError(f"step_time.recorded is {recorded_s:g}; expected seconds above 0", where=name)
+    log = found.log if not found.job.ops else None
+    if log is not None and log.of:
+        raise TraceError("is a log of rates alone; expected step times, of which two can be compared", where=name)
     lost_s = None if clean_s is None else recorded_s - clean_s
     return Side(
         source=name,
@@ -126,13 +129,14 @@ def read_side(entry: dict[str, Any], name: str) -> Side:
         verdict=found.verdict,
         recorded_s=recorded_s,
         clean_s=clean_s,
-        shape=_shape_of(found.job, name),
+        shape=_shape_of(found.job),
         made_by=found.made_by,
         causes=tuple(_seen(cause, recorded_s, lost_s) for cause in found.causes),
         not_checked={one.cause: one.reason for one in found.not_checked},
         plan=None
         if found.plan is None or not found.plan.steps
         else (tuple(step.cause for step in found.plan.steps), found.plan.predicted_step_time),
+        is_log=log is not None,
     )
 
 
@@ -238,22 +242,15 @@ def _look_up(found: Any, steps: list[str | int]) -> Any:
     return found
 
 
-def _shape_of(job: JobFacts, name: str) -> Shape:
-    """Say what a job must have in common with another."""
-
-    def known(key: str) -> int:
-        size: int | None = getattr(job, key)
-        if size is None:
-            raise TraceError(f"job.{key} is missing; expected a number; save it again with --format json", where=name)
-        return size
-
+def _shape_of(job: JobFacts) -> Shape:
+    """Say what a job must have in common with another; a log may not say how it is laid out."""
     return Shape(
-        gpus=known("world_size"),
-        dp=known("dp_size"),
-        pp=known("pp_size"),
-        tp=known("tp_size"),
-        cp=known("cp_size"),
-        vpp=known("vpp_size"),
+        gpus=job.world_size,
+        dp=job.dp_size,
+        pp=job.pp_size,
+        tp=job.tp_size,
+        cp=job.cp_size,
+        vpp=job.vpp_size,
         n_layers=sum(job.layers_per_stage) if job.layers_per_stage else None,
         gpu_type=job.gpu_type or None,
         framework=job.framework or None,

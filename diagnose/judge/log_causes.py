@@ -296,7 +296,7 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
         }
         key = f"/{spikes.pattern}" if cause == "unknown" else ""
         often = " or ".join(f"{n}" for n in (*spikes.or_every, spikes.period))
-        evenly = f"every {often} iterations one is slow" if spikes.period else _describe_sporadic(facts)
+        evenly = f"every {often} iterations one is slow" if spikes.period else _describe_sporadic(facts, spikes)
         check = ASK_PERIOD.format(often) if spikes.period and cause == "unknown" else None
         others = [name for name in spikes.matches if CAUSES.get(name) != cause]
         tells = "the lines around the slow iterations, or a trace of some of them"
@@ -326,8 +326,11 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
         )
 
 
-def _describe_sporadic(facts: LogFacts) -> str:
+def _describe_sporadic(facts: LogFacts, spikes: LogSpikes) -> str:
     """Say of slow lines without a period what they are: those of several iterations may hide one."""
+    if spikes.count == 1:
+        lines = f" of {facts.interval}" if facts.is_mean and facts.interval > 1 else ""
+        return f"one line{lines} iterations is slow" if lines else "one iteration is slow"
     if facts.is_mean and facts.interval > 1:
         return f"single lines of {facts.interval} iterations are slow, at no period that they show"
     return "single iterations are slow, at random"
@@ -365,6 +368,11 @@ def describe_spikes(facts: LogFacts, spikes: LogSpikes, share: float) -> str:
     text = f"{spikes.count} {what} {each} more, {often}: {all_of} of all time"
     if not spikes.within:
         text = f"{spikes.count} {what} {each} pass between two iterations, {often}: {all_of} of all time"
+    if spikes.count == 1:
+        at = f"iteration {int(facts.iterations[facts.spike_lines[facts.spikes.index(spikes)][0]]):,}"
+        takes = f"{at} takes {each} more" if spikes.within else f"{each} pass before {at}"
+        is_mean = facts.is_mean and facts.interval > 1
+        text = f"{f'the line of {facts.interval} iterations to ' * is_mean}{takes}: {all_of} of all time"
     if spikes.told:
         text += f"; the log tells of {_in_words(spikes.matches[0])} there"
     elif spikes.matches:

@@ -36,12 +36,12 @@ class Seen:
 class Shape(Struct, frozen=True):
     """What two jobs should have in common to be compared; None where not known."""
 
-    gpus: int
-    dp: int
-    pp: int
-    tp: int
-    cp: int
-    vpp: int
+    gpus: int | None
+    dp: int | None
+    pp: int | None
+    tp: int | None
+    cp: int | None
+    vpp: int | None
     n_layers: int | None
     gpu_type: str | None
     framework: str | None
@@ -52,7 +52,7 @@ class Side:
     """One of the two diagnoses; step times in seconds.
 
     `source` is its file, as the user named it; `not_checked` says why a cause could not be looked for, by its id; `plan` has the
-    causes that the plan mends, and the step time that it predicts.
+    causes that the plan mends, and the step time that it predicts. `is_log` is True of a training log alone.
     """
 
     source: str
@@ -65,6 +65,7 @@ class Side:
     causes: tuple[Seen, ...]
     not_checked: dict[str, str]
     plan: tuple[tuple[str, ...], float] | None
+    is_log: bool = False
 
     def to_document(self) -> "SideDocument":
         """Give what the JSON tells of one side."""

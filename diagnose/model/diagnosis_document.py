@@ -237,6 +237,14 @@ class LogRestart(Struct, frozen=True):
     hosts_new: Annotated[tuple[str, ...], Meta(description="hosts that only the next attempt runs on")] = ()
 
 
+class LogFailure(Struct, frozen=True):
+    """An error that no iteration came after."""
+
+    iteration: Annotated[int, Meta(description="the last one that was logged before it")]
+    rank: int | None  # None where the line does not say
+    text: str
+
+
 class LogWindow(Struct, frozen=True):
     """Iterations that are slower than the job's own good pace."""
 
@@ -369,6 +377,9 @@ class LogDocument(Struct, frozen=True, kw_only=True):
     ledger: LogLedger | None = None
     parts: Annotated[dict[str, float], Meta(description="Mean part of a step, as far as the log tells")] = {}
     intervals: Annotated[dict[str, int], Meta(description="In iterations, as far as the log states them")] = {}
+    failures: Annotated[
+        tuple[LogFailure, ...], Meta(description="Errors that the log ends with, the first of each rank")
+    ] = ()
 
 
 class DiagnosisDocument(Struct, frozen=True, kw_only=True):

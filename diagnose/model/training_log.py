@@ -13,6 +13,7 @@ from diagnose.model.cause import When
 from diagnose.model.diagnosis_document import (
     LogCheckpoints,
     LogDocument,
+    LogFailure,
     LogLedger,
     LogLevel,
     LogRamp,
@@ -119,6 +120,8 @@ class TrainingLog:
         Seconds of a step in each `LogPart` that the lines tell, NaN where a line does not.
     events : tuple of LogEvent
         In the order of the file.
+    failures : tuple of LogEvent
+        The errors among them that no step came after, the first of each rank.
     intervals : dict of str to int
         By `LogIntervalKind`, as far as the log or the arguments in it state them.
     hosts : tuple of tuple of str
@@ -157,6 +160,7 @@ class TrainingLog:
     total: int | None = None
     parts: dict[LogPart, Seconds] = dataclasses.field(default_factory=dict)
     events: tuple[LogEvent, ...] = ()
+    failures: tuple[LogEvent, ...] = ()
     intervals: dict[LogIntervalKind, int] = dataclasses.field(default_factory=dict)
     hosts: tuple[tuple[str, ...], ...] = ()
     timers: dict[str, RankTimes] = dataclasses.field(default_factory=dict)
@@ -275,6 +279,8 @@ class LogFacts:
     parts: dict[str, float] = dataclasses.field(default_factory=dict)
     intervals: dict[str, int] = dataclasses.field(default_factory=dict)
     traced_s: float | None = None
+    #: The errors that the log ends with, the first of each rank.
+    failures: tuple[LogEvent, ...] = ()
     #: When the last line was written, in whatever zone the log has; None where lines bear no time.
     ended_s: float | None = None
 
@@ -307,4 +313,5 @@ class LogFacts:
             ledger=self.ledger,
             parts=self.parts,
             intervals=self.intervals,
+            failures=tuple(LogFailure(event.iteration, event.rank, event.text) for event in self.failures),
         )

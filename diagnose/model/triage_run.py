@@ -61,6 +61,8 @@ class TriageRun:
         All that failed, by location; the most wasteful first, at most ten.
     wanted : tuple of str
         In a dry run, what would be done.
+    n_logs : int
+        Files in folders without a job that are called as logs are: they are done where they are named.
     """
 
     store: str
@@ -81,6 +83,7 @@ class TriageRun:
     failed: tuple[Failed, ...] = ()
     costly: tuple[Costly, ...] = ()
     wanted: tuple[str, ...] = ()
+    n_logs: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Give the object that `--format json` prints."""

@@ -171,6 +171,7 @@ def _summarize_log(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     rows = [
         ("Job", f"{gpus}, a training log without operations"),
         ("Log", describe_log(log)),
+        ("End", describe_end(log)),
         ("Read", _describe_reading(log)),
         ("Step time", "" if log.of else f"recorded {words.seconds(diagnosis.step_time.recorded)}"),
         ("Time", "; ".join(f"{what} {words.percent(share)}" for what, _, share in describe_ledger(log))),
@@ -209,10 +210,10 @@ def describe_log(log: LogFacts) -> str:
             said.append(f"{len(log.windows)} slow windows")
     elif log.of:
         said.append(f"rates of {prose(log.of)} alone, no change of pace")
-    elif log.ledger is not None:
-        said.append(f"{words.seconds(log.ledger.good_pace)} an iteration, no change of pace")
     else:
-        said.append(f"{words.seconds(float(log.step_s.mean()))} an iteration, no change of pace")
+        pace_s = log.ledger.good_pace if log.ledger is not None else float(log.step_s.mean())
+        unchanged = ", no change of pace" if len(log.iterations) >= words.FEW_STEPS else ""
+        said.append(f"{words.seconds(pace_s)} an iteration{unchanged}")
     said += [
         describe_spikes(log, spikes)
         for spikes in log.spikes[:MAX_SPIKES]
@@ -231,6 +232,16 @@ def describe_log(log: LogFacts) -> str:
     if log.checkpoints_s:
         said.append(f"{words.count(len(log.checkpoints_s), 'save')} in {words.seconds(sum(log.checkpoints_s))}")
     return "; ".join(said)
+
+
+def describe_end(log: LogFacts) -> str:
+    """Say which error a log ends with, and how many more; empty where it ends with none."""
+    if not log.failures:
+        return ""
+    first, *others = log.failures
+    rank = "" if first.rank is None else f" on rank {first.rank:,}"
+    also = f", and {words.count(len(others), 'more error')}" if others else ""
+    return f"an error after iteration {first.iteration:,}{rank}{also}: {prose(first.text)}"
 
 
 def describe_spikes(log: LogFacts, spikes: LogSpikes) -> str:

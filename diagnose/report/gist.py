@@ -32,6 +32,9 @@ _PART_SHARE = 0.01
 _LONG_COMMAND = 70
 #: Parts of a step in more characters than this do not fit their two lines.
 _LONG_PARTS = 138
+#: A collective that did not end, in the words of PyTorch, and what says who was missing.
+_TIMEOUT = "collective operation timeout"
+_ASK_DUMPS = "dumps of the Flight Recorder (TORCH_NCCL_TRACE_BUFFER_SIZE) say who was missing"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,8 +78,8 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         worth = words.best_gain(diagnosis)
         return f"nothing worth {'mending' if worth is None else f'a speedup of {diagnosis.min_speedup:g}'}: {now}"
     from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
-    if from_log:
-        return from_log
+    if from_log and diagnosis.log is not None:
+        return from_log + words.told_restarts(diagnosis.log)
     if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
         return now
     return f"{words.slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
@@ -94,6 +97,9 @@ def _describe_log_pace(log: LogFacts) -> str:
         if log.ramps and log.when.recovery_step is None:
             now_s = max(log.slow_s, log.ramps[-1].to_step_time)
             return f"{words.slower(now_s / log.usual_s)} slower by its end: {words.seconds(now_s)} an iteration, {usual} at best"
+        if log.when.recovery_step is not None:
+            was = f"was {words.slower(log.slow_s / log.usual_s)} slower {words.since(log.when)}"
+            return f"{was}: {slow} an iteration, {usual} otherwise"
         return f"{words.slower(log.slow_s / log.usual_s)} slower: {slow} an iteration, {usual} otherwise"
     if log.ledger is None or log.ledger.good_s <= 0:
         return ""
@@ -137,6 +143,10 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
             rows.append(Row("Log", facts.describe_log(diagnosis.log), n_lines=3))
         if diagnosis.checked:
             rows.append(Row("Looked", f"for {', '.join(escape(cause) for cause in diagnosis.checked)}", n_lines=3))
+    if diagnosis.log is not None and (end := facts.describe_end(diagnosis.log)):
+        rows.append(Row("End", end, n_lines=3))
+        if _TIMEOUT in end:
+            rows.append(Row("", _ASK_DUMPS, n_lines=2))
     if diagnosis.is_from_log and diagnosis.log is not None and (parts := facts.describe_ledger(diagnosis.log)):
         rows.append(Row("Time", "; ".join(f"{what} {words.percent(share)}" for what, _, share in parts), n_lines=2))
     if diagnosis.budget is not None:
@@ -278,6 +288,11 @@ def hours_lost_a_day(diagnosis: Diagnosis) -> float | None:
 def _describe_doubts(diagnosis: Diagnosis) -> str:
     """Say how many warnings there are, and what could not be looked for."""
     said = [f"{words.count(len(diagnosis.warnings), 'warning')}"] if diagnosis.warnings else []
+    if said and diagnosis.is_from_log:  # it is what of a folder, or of a table, was not used
+        said = [
+            prose(diagnosis.warnings[0]),
+            *([f"{len(diagnosis.warnings) - 1} more"] if diagnosis.warnings[1:] else []),
+        ]
     if diagnosis.not_checked and diagnosis.is_replayed:
         said.append(f"could not be checked: {', '.join(escape(entry.cause) for entry in diagnosis.not_checked)}")
     return "; ".join(said)

@@ -64,6 +64,11 @@ def _headline(run: TriageRun) -> Text:
 def _counts(run: TriageRun) -> Iterator[tuple[str, str]]:
     """Say where all jobs went."""
     yield "Found", words.count(run.n_found, "job")
+    if run.n_logs:
+        yield (
+            "Logs",
+            f"{words.count(run.n_logs, 'file')} that may be training logs left out: name them, as 'FOLDER/*.log'",
+        )
     if run.by_verdict:
         yield "Verdicts", ", ".join(f"{n:,} {verdict}" for verdict, n in run.by_verdict.items())
         yield "GPU hours", f"{words.hours(run.gpu_hours_analysed)} analysed, {words.hours(run.gpu_hours_wasted)} wasted"

@@ -6,11 +6,14 @@ Enters: a part of a diagnosis. Leaves: text without line ends, user strings esca
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from diagnose.model.cause import Cause, Fix, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.place import Link, Where, Worker
+from diagnose.model.training_log import LogFacts
 from diagnose.report.escape import escape, name, prose
 
 NOT_KNOWN = "not known"
@@ -33,6 +36,10 @@ _PATTERNS = {
 
 #: With fewer steps than this nothing is judged.
 FEW_STEPS = 3
+#: Iterations of a log that scatter by this part, as a standard deviation, are not called steady.
+VARYING = 0.05
+#: Restarts are told in the first line from this part of all time on.
+MUCH = 0.1
 #: A smaller share of a time is nothing: it would read 0%.
 NO_SHARE = 0.0005
 #: What a healthy job could gain is named from this part of the step time on.
@@ -327,7 +334,9 @@ def bound(cause: Cause) -> str:
         return "what it costs does not show"
     if not math.isfinite(cause.recoverable) or cause.recoverable < NO_SHARE:
         return "nothing comes back when this alone is gone"
-    return f"up to {percent(cause.recoverable)} if it were gone"
+    return (
+        f"up to {percent(cause.recoverable)} {'if it were gone' if cause.when.recovery_step is None else 'without it'}"
+    )
 
 
 def price(fix: Fix) -> float | None:
@@ -399,7 +408,7 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
         least_s = WORTH_NAMING * log.ledger.total_s if log is not None and log.ledger is not None else math.inf
         planned = log is not None and any(spikes.matches and spikes.lost_s >= least_s for spikes in log.spikes)
         what = "nothing but planned work" if planned else "nothing"
-        return f"steady: {what} stands out in the log, which cannot say whether steps were slow from the first on"
+        return _why_a_log_is_inconclusive(log, what) + told_restarts(log) if log is not None else ""
     if diagnosis.is_from_collectives:
         return prose(diagnosis.why)
     if not math.isfinite(diagnosis.gpu_hours_analysed):  # nobody knows the unit of its times
@@ -415,6 +424,27 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
         n = len(diagnosis.not_checked)
         return f"{n} {'cause' if n == 1 else 'causes'} could not be checked, and nothing else was found"
     return "the trace does not say enough to judge"
+
+
+def told_restarts(log: LogFacts) -> str:
+    """Say what part of all time restarts took, where it is much: no pace shows it. Empty elsewhere."""
+    share = log.ledger.shares.get("restarts", 0.0) if log.ledger is not None and not log.of else 0.0
+    return f"; restarts took {percent(share)} of all time" if share >= MUCH else ""
+
+
+def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
+    """Say that a log is steady, merely varies, or is too short to tell; first that it ends with an error."""
+    ended = f"ended with an error after iteration {log.failures[0].iteration:,}; " if log.failures else ""
+    if (n_lines := len(log.iterations)) < FEW_STEPS:
+        return f"{ended}only {count(n_lines, 'line')} of step times, too few to tell anything from chance"
+    low, middle, high = np.quantile(log.step_s, (0.159, 0.5, 0.841)).tolist()
+    varies = (high - low) / 2 / middle
+    if varies >= VARYING:
+        each = "lines" if log.interval > 1 else "iterations"
+        return f"{ended}{what} stands out in the log, though {each} vary by {percent(varies)}"
+    if ended:
+        return f"{ended}steady until then: {what} stands out in the log"
+    return f"steady: {what} stands out in the log, which cannot say whether steps were slow from the first on"
 
 
 def describe_miss(fidelity: Fidelity) -> str:

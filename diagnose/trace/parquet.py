@@ -95,7 +95,9 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str, steps: Ints | None
     except TraceError:
         raise
     except FileNotFoundError:
-        raise TraceError("no such file; expected a Parquet file", where=name) from None
+        raise TraceError(
+            "no such file; expected a trace, a log, or a folder with the files of one job", where=name
+        ) from None
     except IsADirectoryError:
         raise TraceError("is a folder; expected a Parquet file: name the file in it", where=name) from None
     except UNREADABLE as error:

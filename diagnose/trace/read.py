@@ -10,8 +10,6 @@ at a time, and `warnings` is a list that is added to.
 import dataclasses
 import functools
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +21,7 @@ from diagnose.trace.input_files import PARQUET, InputFiles, is_trace, list_input
 from diagnose.trace.parquet import read_parquet
 from diagnose.trace.rows import Rows
 from diagnose.trace.sample import choose_steps
-from diagnose.trace.streams import read_stream
+from diagnose.trace.streams import is_stream, read_stream, write_down
 
 #: Files that describe a job and hold nothing of its operations.
 DESCRIPTIONS = (".yaml", ".yml")
@@ -67,7 +65,7 @@ def _read_source(source: str | Path | BinaryIO, name: str, report: Callable[[str
     if not isinstance(source, (str, Path)):
         return _read_stream(source, name, report, choose)
     path = Path(source)
-    if path.exists() and not path.is_file() and not path.is_dir():  # a pipe has no size and cannot be read twice
+    if is_stream(path):  # it has no size and cannot be read twice
         with path.open("rb") as pipe:
             return _read_stream(read_stream(pipe, name=name), name, report, choose)
     if not path.exists() or (path.is_file() and is_trace(path)):
@@ -100,10 +98,7 @@ def _read_stream(source: BinaryIO, name: str, report: Callable[[str], None], cho
     source.seek(first)
     if head == PARQUET:
         return choose([source], lambda picked: read_parquet(source, name=name, steps=picked))
-    with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:  # producers look at files
-        path = Path(folder, "job")
-        with path.open("wb") as copy:
-            shutil.copyfileobj(source, copy)
+    with write_down(source) as path:  # producers look at files
         return _read_inputs(list_input_files(path, name=name), name, report, choose)
 
 

@@ -1,9 +1,15 @@
 """Read what has no size: a pipe, a device, standard input. It may have no end either.
 
-Enters: an open binary file. Leaves: its bytes, in a file that can seek.
+Enters: an open binary file. Leaves: its bytes, in a file that can seek, or in one that has a path.
 """
 
+import contextlib
 import io
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import BinaryIO
 
 from diagnose.errors import TraceError
@@ -28,6 +34,25 @@ def read_stream(stream: BinaryIO, *, name: str) -> BinaryIO:
         refuse_endless(found.tell(), name)
     found.seek(0)
     return found
+
+
+def is_stream(path: Path) -> bool:
+    """Say whether a path leads to a pipe or a device: what can be read once, and is no file."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+@contextlib.contextmanager
+def write_down(stream: BinaryIO) -> Iterator[Path]:
+    """Write what is left of a stream into a file of its own, for those who look at files, until the end."""
+    with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:
+        path = Path(folder, "job")
+        with path.open("wb") as copy:
+            shutil.copyfileobj(stream, copy)
+        yield path
 
 
 def refuse_endless(n_bytes: int, name: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from diagnose.errors import UsageError
+from diagnose.trace.logs_beside import may_be_console
 
 #: Names of traces in a folder; a file that is named itself may be called anything.
 SUFFIXES = (".parquet",)
@@ -58,18 +59,20 @@ class _Entry:
     mark: str
 
 
-def list_jobs(sources: Iterable[str]) -> list[FoundJob]:
+def list_jobs(sources: Iterable[str], logs: list[str] | None = None) -> list[FoundJob]:
     """List the jobs that the sources name, by location, each once.
 
     Sources are folders (all jobs in them, at any depth; a folder with one file a rank is one), files, globs, list files (`.txt`,
-    `.lst`, `.list`: a source a line, `#` begins a comment) and prefixes of object stores.
+    `.lst`, `.list`: a source a line, `#` begins a comment) and prefixes of object stores. To `logs` are added the local files that
+    are called as the output of a program is, in folders that have no job: who names them gets them diagnosed.
 
     Raises
     ------
     UsageError
         A source is not there, or no installed package reads it.
     """
-    jobs = {job.location: job for source in sources for job in _list_source(source, listed=False)}
+    found = [] if logs is None else logs
+    jobs = {job.location: job for source in sources for job in _list_source(source, found, listed=False)}
     return [jobs[location] for location in sorted(jobs)]
 
 
@@ -118,7 +121,7 @@ def list_pieces(folder: str) -> tuple[str, ...]:
     return ()
 
 
-def _list_source(source: str, *, listed: bool) -> Iterator[FoundJob]:
+def _list_source(source: str, logs: list[str], *, listed: bool) -> Iterator[FoundJob]:
     """List what one source names; in a list file, what is not there becomes a job that cannot be read."""
     if is_remote(source):
         yield from _list_remote(source)
@@ -128,17 +131,17 @@ def _list_source(source: str, *, listed: bool) -> Iterator[FoundJob]:
         if "\0" in source:
             raise ValueError("it has a NUL in it")  # noqa: TRY301 - told as what the system says is
         if path.is_dir():
-            yield from _walk(path, is_named=not listed)
+            yield from _walk(path, logs, is_named=not listed)
         elif path.exists():
             if path.suffix.lower() in LIST_SUFFIXES and not listed:
                 for line in _read_list(path):
-                    yield from _list_source(line, listed=True)
+                    yield from _list_source(line, logs, listed=True)
             else:
                 yield from _local_jobs([str(path)])
         elif glob.has_magic(source):
             for name in sorted(glob.glob(str(path), recursive=True)):  # noqa: PTH207 - absolute ones too
                 if Path(name).is_dir():
-                    yield from _walk(Path(name), is_named=False)
+                    yield from _walk(Path(name), logs, is_named=False)
                 else:
                     yield from _local_jobs([name])
         elif listed or path.is_symlink():
@@ -158,7 +161,7 @@ def _read_list(path: Path) -> list[str]:
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def _walk(folder: Path, *, is_named: bool) -> Iterator[FoundJob]:
+def _walk(folder: Path, logs: list[str], *, is_named: bool) -> Iterator[FoundJob]:
     """Make the jobs of a folder, at any depth, hidden files left out: the pieces of one job are one, other traces one each.
 
     A folder that cannot be listed, as another team's or `lost+found`, becomes a job that says so, unless the user named it; one
@@ -178,8 +181,10 @@ def _walk(folder: Path, *, is_named: bool) -> Iterator[FoundJob]:
         pieces = _pick_pieces(where, files)
         if pieces:
             yield _folder_job(where, pieces)
-        else:
+        elif any(map(_is_trace, files)):
             yield from _jobs_in(where, files, {*files, *folders})
+        else:
+            logs += [str(file) for name in files if may_be_console(file := Path(where, name))]
     yield from refused
 
 

@@ -73,18 +73,20 @@ def triage(request: TriageRequest, *, watch: Callable[[Progress], None] | None =
         force=request.force,
         retry_failed=request.retry_failed,
     )
-    jobs = list_jobs(request.sources)
+    logs: list[str] = []
+    jobs = list_jobs(request.sources, logs)
     if request.dry_run:
         store = _open_existing(request.store)
         try:
-            return plan_triage(jobs, store, settings)
+            return dataclasses.replace(plan_triage(jobs, store, settings), n_logs=len(logs))
         finally:
             if store is not None:
                 store.close()
     from diagnose.triage.store import Store
 
     with Store(request.store) as store:
-        return run_triage(jobs, store, lambda n: _open_pool(n, request, judge), settings, watch=watch)
+        run = run_triage(jobs, store, lambda n: _open_pool(n, request, judge), settings, watch=watch)
+    return dataclasses.replace(run, n_logs=len(logs))
 
 
 def find_judge(rules: Path | None, min_speedup: float) -> Judge:

@@ -29,6 +29,10 @@ _NUMBERED = re.compile(r"\d+")
 ENDED_S = 3600.0
 
 
+#: Sources named where none of them can be followed.
+MOST_REFUSED = 3
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class FoundSource:
     """A job, and what follows it from a mark on."""
@@ -79,6 +83,20 @@ def find_sources(
             else:
                 found[location] = FoundSource(location, followed, is_named)
     return [found[location] for location in sorted(found)], refused
+
+
+def refuse_where_none(request: WatchRequest, found: Collection[FoundSource], refused: Collection[str]) -> None:
+    """Refuse sources of which nothing can be followed, now or later.
+
+    Raises
+    ------
+    UsageError
+        All that is there is refused; or nothing is there, and only that is wanted.
+    """
+    if refused and not found:
+        raise UsageError("; ".join(sorted(refused)[:MOST_REFUSED]))
+    if request.once and not found:
+        raise UsageError(f"{', '.join(request.sources)}: no job that can be followed is there")
 
 
 def _name_job(job: FoundJob, named: Path) -> str:

@@ -20,7 +20,7 @@ from diagnose.report.live_words import describe_window
 from diagnose.triage.store import Store
 from diagnose.triage.watched import list_watched, read_watched, write_watched
 from diagnose.watch.episodes import Episodes
-from diagnose.watch.find import FoundSource, find_sources
+from diagnose.watch.find import FoundSource, find_sources, refuse_where_none
 from diagnose.watch.job import JobState, JobWatch
 from diagnose.watch.request import WatchRequest
 from diagnose.watch.tell import Teller
@@ -35,8 +35,6 @@ MAX_IDLE_S = 60.0
 CLAIM = "watch "
 #: Seconds after which everything is told again to who forgets.
 TELL_ALL_S = 6 * 3600.0
-#: Sources named where none of them can be followed.
-MOST_REFUSED = 3
 #: A job of a folder that ended is shown for so long, and one of which nothing came is waited for for so long.
 SHOWN_S, MISSED_S = 86_400.0, 7 * 86_400.0
 #: Looking may take this part of the time: where it takes longer, it is done less often.
@@ -185,8 +183,8 @@ class Watch:
         found, refused = find_sources(self._request, set(self._jobs), self._list_kept(), now_s)
         searched_s = time.perf_counter() - began_s
         self._search_s = now_s + max(SEARCH_EVERY * self._request.interval_s, searched_s / LOOK_SHARE)
-        if refused and not found and not self._jobs and not self._refused:
-            raise UsageError("; ".join(sorted(refused)[:MOST_REFUSED]))
+        if not self._jobs and not self._refused:
+            refuse_where_none(self._request, found, refused)
         for line in sorted(refused - self._refused):
             self._complain(line)
         self._refused |= refused

@@ -33,6 +33,17 @@ def test_folder(folder: Path) -> None:
     assert job.size_bytes == len("a.parquet") and job.beside == (str(folder / "a.yaml"),)
 
 
+def test_logs_that_are_left_out_are_told(folder: Path) -> None:
+    """Files that are called as logs are in a folder without a job are listed, and are jobs where a glob names them."""
+    for name in ("train.log", "slurm-7.out", "notes.md"):
+        (folder / "logs").mkdir(exist_ok=True)
+        (folder / "logs" / name).write_text(name)
+    logs: list[str] = []
+    assert len(list_jobs([str(folder)], logs)) == 3
+    assert sorted(Path(log).name for log in logs) == ["slurm-7.out", "train.log"]
+    assert names(folder / "logs" / "*.log") == ["train.log"]
+
+
 def test_each_file_of_a_folder_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of 50 traces, every tenth with metadata, gives what its files give by themselves, for two looks a job at most."""
     traces = [tmp_path / f"trace-{i}.parquet" for i in range(50)]

@@ -57,7 +57,7 @@ def test_a_closed_folder(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """It stands among the failed, the rest is done, and no row is left of it: it is no job. So it is in a dry run."""
     listed = triages.list_jobs
     closed = FoundJob("/closed", refused="the folder cannot be listed: Permission denied")
-    monkeypatch.setattr(triages, "list_jobs", lambda sources: [*listed(sources), closed])
+    monkeypatch.setattr(triages, "list_jobs", lambda sources, logs: [*listed(sources, logs), closed])
     for n_diagnosed in (3, 0):
         code, out, _ = cli("triage", "jobs", "--format", "json")
         found = json.loads(out)

@@ -371,10 +371,11 @@ def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     ],
 )
 def test_what_cannot_be_followed_is_refused_in_a_line(tmp_path, monkeypatch, capsys, args, said):
-    """One line, without a traceback."""
+    """One line, without a traceback, and without a store."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.md").write_text("# Notes\n\nNothing here.\n")
     assert main(["watch", *args, "--once"]) == 2
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error
+    assert not (tmp_path / "diagnose.db").exists(), "no store is made for what is refused"

@@ -7,7 +7,7 @@ import numpy as np
 
 from diagnose.model.training_log import LogFacts
 from diagnose.report import words
-from diagnose.report.facts import describe_ledger, describe_log
+from diagnose.report.facts import describe_end, describe_ledger, describe_log
 from diagnose.report.html.draw import Sheet, colour, round_ticks
 from diagnose.report.html.picture import FULL_WIDTH, UNITS, Picture
 
@@ -62,7 +62,8 @@ def draw_log(log: LogFacts) -> Picture:
             f"{span}: {unit.say(float(middle[i]))}{most}",
             int(x[start]),
         )
-    says = f"{describe_log(log)}."
+    ended = f" Ended with {end}." if (end := describe_end(log)) else ""
+    says = f"{describe_log(log)}.{ended}"
     rows = [(what, seconds, words.percent(share)) for what, seconds, share in describe_ledger(log)]
     what = "iterations, times as long as at the good pace" if log.of else "seconds of an iteration"
     legend = [("accent", what), ("good", "the job's own good pace (dashed)")]

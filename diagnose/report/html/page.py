@@ -381,9 +381,10 @@ def _doubts(diagnosis: Diagnosis) -> list[str]:
 
 
 def _metadata(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """List what is known of the job."""
+    """List what is known of the job; where nobody knows how it is laid out, no size."""
+    has_sizes = diagnosis.is_replayed or diagnosis.parallelism_known
     job = dataclasses.asdict(diagnosis.job)
-    known = [(key, value) for key, value in job.items() if value is not None]
+    known = [(key, job[key]) for key in job if job[key] is not None and (has_sizes or not key.endswith("_size"))]
     rows = [(key, _figure(value) if isinstance(value, int | float) else str(value)) for key, value in known]
     steps, dropped = diagnosis.what_if.steps, f"{diagnosis.steps_dropped:,} dropped"
     analysed = f"{len(steps):,} ({steps[0]} to {steps[-1]}), {dropped}" if len(steps) else "none"

@@ -7,6 +7,8 @@ Enters: lines. Leaves: hosts, events and scores of ranks in a builder.
 * `[stage3.py:2069:step] 2 pytorch allocator cache flushes since last step. this happens when ..`: DeepSpeed's, under any trainer.
   Source: deepspeedai/DeepSpeed, deepspeed/runtime/zero/stage3.py.
 * `Traceback (most recent call last):`, then lines that begin with a space, then the error.
+* `[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4211, OpType=ALLREDUCE, ..`. Source: pytorch/pytorch,
+  torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
 * `"num_experts": 128,` or `"num_local_experts": 8,` of the configuration of a model as Hugging Face's libraries print it, and
   `num_experts ..... 8` of Megatron-LM's arguments. Sources: huggingface/transformers, models/qwen3_moe and models/mixtral;
   NVIDIA/Megatron-LM, megatron/training/arguments.py.
@@ -24,7 +26,8 @@ _BOOTSTRAP = b"NCCL INFO Bootstrap"
 _FLUSHES = b"pytorch allocator cache flushes since last step"
 _SCORES = b"GPU relative performance:"
 _EXPERTS = b"_experts"
-MARKS = (_BOOTSTRAP, _TRACEBACK, _FLUSHES, _SCORES, _EXPERTS)
+_TIMEOUT = b"Watchdog caught collective operation timeout"
+MARKS = (_BOOTSTRAP, _TRACEBACK, _TIMEOUT, _FLUSHES, _SCORES, _EXPERTS)
 #: Lines of a traceback at most; a deep recursion prints a thousand.
 MAX_LINES = 2_000
 _RANK = re.compile(rb"\[Rank (\d{1,7})\]")
@@ -56,6 +59,9 @@ class AnyJobReader:
         elif _EXPERTS in line:
             if said := _N_EXPERTS.search(line):
                 self.log.sizes["experts"] = int(said[1])
+        elif _TIMEOUT in line:
+            rank = _RANK.search(line)
+            self.log.add_event("error", rank=int(rank[1]) if rank else self.log.rank, text=line[line.index(_TIMEOUT) :])
         elif _TRACEBACK in line:
             self.left = MAX_LINES
         elif self.left and line.strip() and not line.startswith((b" ", b"\t")):

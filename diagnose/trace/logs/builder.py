@@ -305,6 +305,7 @@ class LogBuilder:
             total=self.total,
             parts={part: _spread(at, seconds, len(iteration))[kept] for part, (at, seconds) in self._parts.items()},
             events=tuple(self._events),
+            failures=self._list_failures(),
             intervals=dict(self.intervals),
             hosts=self._list_hosts(attempt, kept),
             timers={
@@ -321,6 +322,13 @@ class LogBuilder:
                 self.error, self.clock, _find_digit(step_s[kept]) / math.sqrt(12.0) / float(np.median(step_s[kept]))
             ),
         )
+
+    def _list_failures(self) -> tuple[LogEvent, ...]:
+        """List the errors that no step came after, the first of each rank, in the order of the file."""
+        last = sorted(
+            at for (kind, _), (at, told, _) in self._events_at.items() if kind == "error" and told == self.n_steps
+        )
+        return tuple(self._events[at] for at in last)
 
     def _choose_sources(self) -> Bools:
         """Keep the steps of the rank that told most, and those of others where they tell what no kept one does."""

@@ -272,7 +272,7 @@ def _choose(logs: Sequence["TrainingLog"]) -> "TrainingLog":
         f"{len(log.iteration):,} step lines of {log.format} in it are passed over: {first.format} tells {len(first.iteration):,}"
         for log in others
     )
-    return dataclasses.replace(first, notes=(*first.notes, *over))
+    return dataclasses.replace(first, notes=(*over, *first.notes))
 
 
 def _make_builder(log_format: LogFormat | FileFormat) -> LogBuilder:

@@ -1,8 +1,8 @@
-"""What nanoGPT, llama2.c, llm.c and modded-nanogpt print.
+"""What nanoGPT, llama2.c, llm.c, build-nanogpt and modded-nanogpt print.
 
 Nothing of restarts, dates or batches. In nanoGPT and llama2.c the time of an iteration has the evaluation before it.
-Source: karpathy/nanoGPT, train.py; karpathy/llama2.c, train.py; karpathy/llm.c, train_gpt2.cu; KellerJordan/modded-nanogpt,
-train_gpt.py.
+Source: karpathy/nanoGPT, train.py; karpathy/llama2.c, train.py; karpathy/llm.c, train_gpt2.cu; karpathy/build-nanogpt,
+train_gpt2.py; KellerJordan/modded-nanogpt, train_gpt.py.
 """
 
 from tests.logs.runs import LoggedRun
@@ -32,6 +32,20 @@ def write_llm_c(run: LoggedRun) -> bytes:
     for iteration, step_s, tokens in zip(run.iteration.tolist(), run.step_s.tolist(), run.tokens.tolist(), strict=True):
         said = f"step {iteration:4d}/{run.total} | loss 3.208939 (+nanz)| norm 1.4800 (+nanz)| lr 3.00e-04 | {step_s * 1e3:.2f} ms"
         lines.append(f"{said} | 45.1% bf16 MFU | {tokens / step_s:.0f} tok/s")
+    return "\n".join([*lines, ""]).encode()
+
+
+def write_build_nanogpt(run: LoggedRun, *, seconds: bool = False) -> bytes:
+    """Write the console of build-nanogpt, or of one of its followers that prints seconds: every step."""
+    lines = []
+    for i, (iteration, step_s, tokens) in enumerate(
+        zip(run.iteration.tolist(), run.step_s.tolist(), run.tokens.tolist(), strict=True)
+    ):
+        time = f"{step_s:.5f}s" if seconds else f"{step_s * 1e3:.2f}ms"
+        begun = f"step {iteration:5d} | loss: 3.208939 | lr 3.0000e-04 | norm: 0.4000"
+        lines.append(f"{begun} | dt: {time} | tok/sec: {tokens / step_s:.2f}")
+        if any(event.kind == "evaluation" for event in between_after(run, i)):
+            lines.append("validation loss: 3.2119")
     return "\n".join([*lines, ""]).encode()
 
 

@@ -91,6 +91,23 @@ def test_timers_and_detector(tmp_path: Path) -> None:
     assert log.sizes == {"world_size": 4, "pp_size": 2, "tp_size": 1}
 
 
+@pytest.mark.parametrize(
+    ("between", "cp"),
+    [
+        (", ", None),
+        (", context-parallel size: 2, ", 2),
+        (", context-parallel size: 2, hierarchical context-parallel sizes: None", 2),
+    ],
+)
+def test_the_line_of_sizes(between: str, cp: int | None, tmp_path: Path) -> None:
+    """Where no argument is printed, the line of sizes says on how many GPUs the job runs: those of an encoder are not the job's."""
+    line = f"using world size: 64, data-parallel size: 8{between}tensor-model-parallel size: 4, "
+    line += "encoder-tensor-model-parallel size: 0, pipeline-model-parallel size: 2, encoder-pipeline-model-parallel size: 0"
+    log = parse(tmp_path, [line, *run([1, 2, 3], [9.0, 1.5, 1.25])])
+    sizes = {"world_size": 64, "tp_size": 4, "pp_size": 2}
+    assert log.sizes == (sizes if cp is None else {**sizes, "cp_size": cp})
+
+
 def test_packed_and_folder(tmp_path: Path) -> None:
     """A log that gzip packed, among the logs of other nodes, is read."""
     (tmp_path / "node0.log").write_text("hello\n" * 10)

@@ -17,7 +17,7 @@ from tests.logs.writers.deepspeed import write_deepspeed
 from tests.logs.writers.maxtext import write_maxtext
 from tests.logs.writers.megatron import write_megatron
 from tests.logs.writers.moments import windows
-from tests.logs.writers.nanogpt import write_llm_c, write_modded_nanogpt, write_nanogpt
+from tests.logs.writers.nanogpt import write_build_nanogpt, write_llm_c, write_modded_nanogpt, write_nanogpt
 from tests.logs.writers.nemo import write_nemo
 from tests.logs.writers.olmo import write_olmo
 from tests.trace.producers.recordings import say_nothing
@@ -70,6 +70,16 @@ CASES = {
         stamped=False,
     ),
     "llm.c": Case(title="llm.c", write=write_llm_c, digits_s=0.006 * MS, line="every", stamped=False),
+    "build-nanogpt": Case(
+        title="build-nanogpt", write=write_build_nanogpt, digits_s=0.006 * MS, line="every", stamped=False
+    ),
+    "build-nanogpt, seconds": Case(
+        title="build-nanogpt",
+        write=lambda run: write_build_nanogpt(run, seconds=True),
+        digits_s=0.006 * MS,
+        line="every",
+        stamped=False,
+    ),
     "modded-nanogpt": Case(
         title="modded-nanogpt",
         write=write_modded_nanogpt,
@@ -276,3 +286,16 @@ def test_an_error_is_told(tmp_path: Path) -> None:
     assert [(event.kind, event.iteration, event.rank, event.text) for event in log.events] == [
         ("error", 20, 3, "RuntimeError: it broke")
     ]
+    assert log.failures == log.events
+
+
+def test_an_error_that_steps_came_after_ends_nothing(tmp_path: Path) -> None:
+    """A collective that timed out is the end of a log only where no step follows."""
+    run = write_megatron(steady_run(20, 0.5)).decode()
+    error = (
+        "[rank3]:[E1218 20:27:21.4 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600081 milliseconds before timing out.\n"
+    )
+    (failure,) = read(tmp_path, (run + error).encode()).failures
+    assert (failure.iteration, failure.rank, failure.text[:17]) == (20, 3, "Watchdog caught c")
+    assert read(tmp_path, (error + run).encode()).failures == ()

@@ -116,6 +116,18 @@ def test_column_and_unit_are_said(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["time", "elapsed", "runtime"])
+def test_a_column_that_falls_is_no_clock(name: str, tmp_path: Path) -> None:
+    """Seconds of steps under the name of a clock are seconds of steps, and no restarts; a clock stays one."""
+    seconds = 0.3 + 0.01 * np.random.default_rng(1).standard_normal(100)
+    for values, note in ((seconds, True), (np.cumsum(seconds), False)):
+        rows = "".join(f"{n},{value:.4f}\n" for n, value in enumerate(values, start=1))
+        log = read(tmp_path, f"step,{name}\n{rows}".encode(), "m.csv")
+        assert log.restarts == ()
+        assert any("falls as often as it grows" in said for said in log.notes) == note
+        assert np.median(log.step_s) == pytest.approx(0.3, rel=0.02)
+
+
 def test_a_state_without_times(tmp_path: Path) -> None:
     """`trainer_state.json` has steps and no times: the error says what to give instead."""
     with pytest.raises(TraceError, match=r"no time of any step.*give what the Trainer printed"):

@@ -6,7 +6,9 @@ Enters: lines. Leaves: steps, times of ranks and of parts, saves, evaluations, s
   (ms): 1851.0 | .. global batch size:  512 | ..`. Megatron-DeepSpeed, BigScience and GPT-NeoX print it as well, BigScience in
   seconds, Megatron-DeepSpeed with `actual seqlen:  2048`. Sources: NVIDIA/Megatron-LM, megatron/training/training.py;
   microsoft/Megatron-DeepSpeed and bigscience-workshop/Megatron-DeepSpeed, megatron/training.py.
-* Arguments, `save_interval .......... 500` each in a line. Source: megatron/training/arguments.py.
+* Arguments, `save_interval .......... 500` each in a line, and above them `using world size: 8, data-parallel size: 2,
+  context-parallel size: 1, tensor-model-parallel size: 2, pipeline-model-parallel size: 2`. Source:
+  megatron/training/arguments.py; Megatron Core 0.12 puts words before and behind that may have no comma between them.
 * Timers, `(min, max) time across ranks (ms):` and then `evaluate .......: (57313.42, 57314.02)`, or with
   `--timing-log-option all` a list `forward-compute:`, `rank  0: 12.34`. Source: megatron/core/timers.py.
 * Reports of `--log-straggler`, `MnRtt/Rnk: 3453.08ms/8`. Source: megatron/core/utils.py.
@@ -31,6 +33,14 @@ SIZES = {
     b"tensor_model_parallel_size": "tp_size",
     b"pipeline_model_parallel_size": "pp_size",
     b"context_parallel_size": "cp_size",
+}
+#: The line of sizes; an encoder's own are not those of the job.
+_WORLD = b"using world size: "
+_SIZES = {
+    "world_size": re.compile(_WORLD + rb"(\d{1,7})\b"),
+    "cp_size": re.compile(rb"context-parallel size: (\d{1,7})\b"),
+    "tp_size": re.compile(rb"(?<!encoder-)tensor-model-parallel size: (\d{1,7})\b"),
+    "pp_size": re.compile(rb"(?<!encoder-)pipeline-model-parallel size: (\d{1,7})\b"),
 }
 INTERVALS: dict[bytes, LogIntervalKind] = {
     b"log_interval": "log",
@@ -211,6 +221,10 @@ class _Reader:
             self.log.add_event("save", iteration=iteration, text=line)
         elif b"validation loss at" in line:
             self.log.add_event("evaluation", iteration=iteration, text=line)
+        elif _WORLD in line:
+            self.log.sizes.update(
+                {size: int(said[1]) for size, found in _SIZES.items() if (said := found.search(line))}
+            )
 
 
 def _last_counter(line: bytes, begin: int, end: int) -> re.Match[bytes] | None:
@@ -233,12 +247,13 @@ FORMAT = LogFormat(
         b" .......",
         b"Rtt/Rnk: ",
         b"--- arguments ---",
+        _WORLD,
         b"saving checkpoint",
         b"successfully saved",
         b"validation loss at",
         b"-compute:",
         b"batch-generator:",
     ),
-    opening_marks=(b"time to initialize megatron", b"--- arguments ---", b"using world size: "),
+    opening_marks=(b"time to initialize megatron", b"--- arguments ---", _WORLD),
     reader=_Reader,
 )

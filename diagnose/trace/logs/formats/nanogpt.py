@@ -7,6 +7,9 @@ Enters: lines. Leaves: steps, evaluations, saves.
 * llama2.c: `120 | loss 5.7543 | lr 4.900000e-05 | 8060.78ms | mfu 0.21%`, likewise. Source: karpathy/llama2.c, train.py.
 * llm.c: `step   61/74 | loss 3.208939 (+nanz)| norm 1.4800 (+nanz)| lr 3.00e-04 | 44.57 ms | -100.0% bf16 MFU | 91886 tok/s`, every
   step. Source: karpathy/llm.c, train_gpt2.cu.
+* build-nanogpt and the many that follow it: `step   120 | loss: 3.208939 | lr 3.0000e-04 | norm: 0.4000 | dt: 523.12ms | tok/sec:
+  1002231.15`, every step; an evaluation, `validation loss: 3.2`, is in the time of the step behind it. Some print seconds. Source:
+  karpathy/build-nanogpt, train_gpt2.py.
 * modded-nanogpt: `step:125/1480 val_loss:4.3719 train_time:29736ms step_avg:258.57ms`; the time runs on over the run without
   evaluations. Source: KellerJordan/modded-nanogpt, train_gpt.py.
 """
@@ -22,11 +25,15 @@ from diagnose.trace.logs.log_format import LineReader, LogFormat
 MS = 1e-3
 _MS = rb"(\d{1,12}(?:\.\d{1,9})?) ?ms"
 _EVALUATION = re.compile(rb"^step (\d{1,12}): train loss ")
+_VALIDATION = b"validation loss: "
 _SAVING = b"saving checkpoint to "
 _STEP = {
     "nanoGPT": re.compile(rb"\biter (\d{1,12}): loss [^,\s]{1,30}, time " + _MS),
     "llama2.c": re.compile(rb"(?:^|\s)(\d{1,12}) \| loss [^|]{1,30}\| lr [^|]{1,30}\| " + _MS),
     "llm.c": re.compile(rb"\bstep\s{1,12}(\d{1,12})/\s{0,12}(\d{1,12}) \|(?:[^|]{1,60}\|){1,6}? " + _MS + rb" \|"),
+    "build-nanogpt": re.compile(
+        rb"\bstep:?\s{1,12}(\d{1,12}) \|(?:[^|]{1,60}\|){1,6}? dt: (\d{1,12}(?:\.\d{1,9})? ?m?s)\b"
+    ),
     "modded-nanogpt": re.compile(rb"\bstep:(\d{1,12})/(\d{1,12}) (?:[a-z_]{1,40}:\S{1,30} ){0,6}?train_time:" + _MS),
 }
 #: Whole lines as they are printed; none has a colon behind its number, and so no date.
@@ -56,6 +63,22 @@ class _Reader:
             self.log.add_event("evaluation", iteration=int(said[1]), text=line)
         elif _SAVING in line:
             self.log.add_event("save", text=line)
+        return False
+
+
+class _BuildReader:
+    """Reads the lines of build-nanogpt."""
+
+    def __init__(self, log: LogBuilder) -> None:
+        self.log = log
+
+    def take(self, line: bytes) -> bool:
+        """Take one line."""
+        if said := _STEP["build-nanogpt"].search(line):
+            time = said[2].removesuffix(b"s")
+            self.log.add_step(int(said[1]), float(time.removesuffix(b"m")) * (MS if time.endswith(b"m") else 1.0))
+        elif line.startswith(_VALIDATION):
+            self.log.add_event("evaluation", iteration=self.log.last + 1, text=line)
         return False
 
 
@@ -107,6 +130,15 @@ FORMATS = (
         example="step N/M | loss .. | norm .. | lr .. | .. ms | ..% bf16 MFU | .. tok/s",
         step_marks=(b" tok/s",),
         reader=_reader("llm.c"),
+    ),
+    LogFormat(
+        name="build-nanogpt",
+        title="build-nanogpt",
+        reads="dt of each step",
+        example="step N | loss: .. | lr .. | norm: .. | dt: ..ms | tok/sec: ..",
+        step_marks=(b" | dt: ",),
+        marks=(_VALIDATION,),
+        reader=_BuildReader,
     ),
     LogFormat(
         name="modded-nanogpt",

@@ -68,6 +68,8 @@ UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 LONG_STEP_S = 60.0
 #: A clock goes on at nearly each line.
 INCREASING = 0.95
+#: So many steps after another show that a column is no clock.
+LEAST_ONWARD = 4
 #: Unix times from 1990 to 2100 in each unit.
 _UNIX = ((6.3e8, 4.1e9, 1.0), (6.3e11, 4.1e12, 1e-3), (6.3e14, 4.1e15, 1e-6), (6.3e17, 4.1e18, 1e-9))
 #: Tokens that seconds are told of where nothing says how many a step has.
@@ -297,6 +299,11 @@ def tell_rows(pieces: Iterable[Seconds], plan: Plan, log: LogBuilder, name: str)
         return
     table = dict(zip(columns, np.concatenate(found).T, strict=True))
     step = table[plan.step]
+    if plan.kind == "clock" and _goes_back(step, table[plan.column]):
+        plan = dataclasses.replace(plan, kind="time")
+        log.notes.append(
+            f"{plan.column} falls as often as it grows: it is taken for the time of a step, and not for a clock"
+        )
     if plan.kind == "clock":
         tell_clock(step, table[plan.column], plan, log)
         return
@@ -362,6 +369,12 @@ def _is_clock(step: Seconds, values: Seconds) -> bool:
     """Say whether values go on with the steps, as those of a clock do."""
     new = np.diff(step) > 0
     return bool(new.any()) and float((np.diff(values)[new] > 0).mean()) >= INCREASING
+
+
+def _goes_back(step: Seconds, values: Seconds) -> bool:
+    """Say whether values of following steps are none of a clock: they fall a third as often as they grow, or never grow."""
+    onward = np.diff(values)[np.diff(step) > 0]
+    return len(onward) >= LEAST_ONWARD and int((onward > 0).sum()) <= 3 * int((onward < 0).sum())
 
 
 def _per_step(step: Seconds, work: Seconds) -> Seconds:
