@@ -21,7 +21,9 @@ READS_AS = {
     "stall.steps_share": "part of the borders between steps that lose time; 1 all of them: no checkpoint",
     "stall.size_ratio": "seconds lost at such a border over an ordinary step",
     "stall.planned_doubt": "how probable it is that what is lost there is planned work, as an evaluation every so many steps, "
-    "and no save: 0 where checkpoint rows say so, or only the first data-parallel rank is busy",
+    "and no save: 0 where checkpoint rows say so, only the first data-parallel rank is busy, or most is in optimizers",
+    "stall.optimizer_doubt": "likewise, that it is work of the optimizers, as a preconditioner made anew every so many steps: "
+    "where most of it is in or before these",
     "stall.background_doubt": "how probable it is that saves between steps go on in the background: rows of some workers alone, "
     "in a trace whose times say nothing of when the next step began",
     "stall.input_doubt": "how probable it is that what looks like waiting for input is the end of a stop of all: it is mostly "
@@ -38,7 +40,7 @@ EXPLAINED_SHARE = 0.5
 PLANNED_CHANCE = 0.5
 #: Of frameworks that save asynchronously some write rows of what they do in the background.
 BACKGROUND_CHANCE = 0.3
-#: The component of what optimizers take longer: no evaluation or logging lies in them.
+#: The component of what optimizers take longer: neither evaluations nor logs lie in them, and hardly a save.
 IN_OPTIMIZERS = "end-delay"
 #: Workers return from a stop of all at different times: where so much of what is waited for input is right after one, and
 #: such steps are few (as the rule for saves), it is as probably that.
@@ -72,22 +74,27 @@ def _measure_doubts(gains: Gains, evidence: Evidence, rows_say: Feature, *, on_o
     total = sum(lost.values())
     if not total:
         missing = Feature.missing("no time was lost at the start or end of steps")
-        return {"stall.planned_doubt": missing, "stall.background_doubt": missing}
+        return dict.fromkeys(("stall.planned_doubt", "stall.optimizer_doubt", "stall.background_doubt"), missing)
     is_told = rows_say.value is not None and rows_say.value >= EXPLAINED_SHARE
-    of_all = 0.0
+    of_all, in_optimizers = 0.0, 0.0
     for name, gain in lost.items():
         on = gains.blame_s.get(name)
-        of_first = on is not None and on.shape[0] > 1 and on[0].sum() > EXPLAINED_SHARE * on.sum()
-        of_all += 0.0 if name == IN_OPTIMIZERS or of_first else gain
+        # Nearer to all of it than to the part that each rank has where all are alike.
+        if on is not None and on.shape[0] > 1 and on[0].sum() > (1.0 + 1.0 / on.shape[0]) / 2.0 * on.sum():
+            continue
+        if name == IN_OPTIMIZERS:
+            in_optimizers += gain
+        else:
+            of_all += gain
+    doubt = 0.0 if is_told else PLANNED_CHANCE * min((of_all + in_optimizers) / (EXPLAINED_SHARE * total), 1.0)
     saving = evidence.op == Op.CHECKPOINT
     workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)
     n_workers = max((on.size for on in gains.blame_s.values()), default=0)
     between = lost.get("between-steps", 0.0) / total
     hidden = is_told and not on_one_clock and workers < n_workers
     return {
-        "stall.planned_doubt": Feature(
-            0.0 if is_told else PLANNED_CHANCE * min(of_all / (EXPLAINED_SHARE * total), 1.0)
-        ),
+        "stall.planned_doubt": Feature(doubt if of_all >= in_optimizers else 0.0),
+        "stall.optimizer_doubt": Feature(0.0 if of_all >= in_optimizers else doubt),
         "stall.background_doubt": Feature(BACKGROUND_CHANCE * between if hidden else 0.0),
     }
 

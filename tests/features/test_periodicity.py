@@ -181,15 +181,26 @@ def test_input_delay_is_no_stall_between_steps() -> None:
         ({"start-delay": every(3)}, PLANNED_CHANCE),
         ({"end-delay": every(3)}, 0.0),
         ({"between-steps": every(3), "end-delay": every(3, seconds=3.0)}, PLANNED_CHANCE),
-        ({"between-steps": every(3), "end-delay": every(3, seconds=12.0)}, PLANNED_CHANCE / 2),
+        ({"between-steps": every(3), "end-delay": every(3, seconds=12.0)}, 0.0),
     ],
     ids=["late workers", "late optimizers", "mostly between steps", "a quarter between steps"],
 )
 def test_what_no_row_calls_a_save_may_be_planned(seconds: dict[str, list[float]], doubt: float) -> None:
     """A stop of all may be a save or an evaluation, unless rows say so; an optimizer is neither evaluation nor log."""
-    assert lost(seconds)["stall.planned_doubt"].value == pytest.approx(doubt)
+    found = lost(seconds)
+    assert found["stall.planned_doubt"].value == doubt
+    assert found["stall.optimizer_doubt"].value == PLANNED_CHANCE - doubt
     rows = [(Op.CHECKPOINT, 100 + at) for at in range(0, N_STEPS, 3)]
-    assert lost(seconds, *rows)["stall.planned_doubt"].value == 0.0
+    told = lost(seconds, *rows)
+    assert told["stall.planned_doubt"].value == told["stall.optimizer_doubt"].value == 0.0
+
+
+@pytest.mark.parametrize(("of_first", "doubt"), [(0.55, PLANNED_CHANCE), (0.7, PLANNED_CHANCE), (0.8, 0.0), (1.0, 0.0)])
+def test_only_the_first_rank_saves_for_all(of_first: float, doubt: float) -> None:
+    """A stop of the first of two dp ranks alone is a save; a little more on it than on the other is nothing."""
+    stops = gains({"start-delay": every(3)})
+    stops.blame_s["start-delay"] = np.array([[of_first], [1.0 - of_first]])
+    assert measure_periodicity(components(), stops, evidence())["stall.planned_doubt"].value == doubt
 
 
 @pytest.mark.parametrize(
