@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from diagnose.features.stalls import measure_places_of_waits
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
@@ -116,8 +117,10 @@ def _measure_borders(breakdown: Breakdown, order: Ints, gains: Gains, evidence: 
     period, regularity = found["stall.period_steps"].value, found["stall.regularity"].value
     if period and regularity is not None and regularity >= REGULAR:
         at = steps[(steps - at[0]) % int(period) == 0]
-    after_stop = _waits_after(breakdown, at) >= AFTER_STOP_SHARE
-    found["stall.input_doubt"] = Feature(STOP_CHANCE if steps_share <= FEW_STOPS_SHARE and after_stop else 0.0)
+    after_stop = steps_share <= FEW_STOPS_SHARE and _waits_after(breakdown, at) >= AFTER_STOP_SHARE
+    # What may be something else on the hosts anyway is not doubted twice.
+    is_doubted = bool(measure_places_of_waits(breakdown)["input.unseen_doubt"].value)
+    found["stall.input_doubt"] = Feature(STOP_CHANCE if after_stop and not is_doubted else 0.0)
     found["stall.hits"] = Feature(float(hits.sum()))
     if hits.sum() == 1 and hits[0]:
         # A recording begins there, or a profiler: nothing tells this from a checkpoint that was saved just before.

@@ -121,10 +121,10 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found["input.silent_share"] = _silent_share(breakdown, evidence)
     found["collection.silent_share"] = _silent_collections(breakdown, evidence)
     found["collection.lone_doubt"] = _doubt_collections(breakdown)
-    return found | _measure_places_of_waits(breakdown)
+    return found | measure_places_of_waits(breakdown)
 
 
-def _measure_places_of_waits(breakdown: Breakdown) -> Features:
+def measure_places_of_waits(breakdown: Breakdown) -> Features:
     """Say which parts of the seconds waited for input lie before workers begin a step, and between steps."""
     names = ("input.start_share", "input.unseen_doubt", "input.between_share", "input.period_steps")
     start_s = np.zeros((1, 1, 1)) if breakdown.start_s is None else breakdown.start_s

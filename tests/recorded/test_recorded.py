@@ -34,6 +34,24 @@ def test_with_the_clock_of_each_step(name: str) -> None:
     assert score(name, diagnose(name, "relative")) == "right"
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "healthy-d8",
+        "host-d8",
+        "tp-one-ft22",
+        "k-healthy-ft22",
+        "stopped-p22",
+        "stopped-burst-d8",
+        "save-a4",
+        "two-load-d8",
+    ],
+)
+def test_without_rows(name: str) -> None:
+    """Where no row tells what happened nothing is said surely that did not: steps that run into each other, pauses, one save."""
+    assert score(name, diagnose(name, "bare")) == "right"
+
+
 @pytest.mark.parametrize("variant", ["bare", "relative"])
 def test_a_late_optimizer_is_no_late_loader(variant: str) -> None:
     """Who ends a step late begins the next one late."""
