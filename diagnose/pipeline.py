@@ -40,6 +40,7 @@ from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
 from diagnose.whatif.components.other_work import describe_types
+from diagnose.whatif.delays import measure_carried
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, prepare
@@ -287,6 +288,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         n_stages=trace.n_stages,
         reads_input=trace.job.reads_input,
         ep_size=trace.job.ep_size,
+        carried_s=measure_carried(trace, observed),
     )
     between_s = measure_between(trace, observed)
     breakdown = dataclasses.replace(breakdown, between_s=explain_between(trace, observed, between_s))

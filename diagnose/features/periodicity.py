@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from diagnose.features.stalls import measure_places_of_waits
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.period import MIN_HITS, find_period
 
@@ -20,9 +22,13 @@ READS_AS = {
     "stall.steps_share": "part of the borders between steps that lose time; 1 all of them: no checkpoint",
     "stall.size_ratio": "seconds lost at such a border over an ordinary step",
     "stall.planned_doubt": "how probable it is that what is lost there is planned work, as an evaluation every so many steps, "
-    "and no save: 0 where checkpoint rows say so, or only the first data-parallel rank is busy",
+    "and no save: 0 where checkpoint rows say so, only the first data-parallel rank is busy, or most is in optimizers",
+    "stall.optimizer_doubt": "likewise, that it is work of the optimizers, as a preconditioner made anew every so many steps: "
+    "where most of it is in or before these",
     "stall.background_doubt": "how probable it is that saves between steps go on in the background: rows of some workers alone, "
     "in a trace whose times say nothing of when the next step began",
+    "stall.input_doubt": "how probable it is that what looks like waiting for input is the end of a stop of all: it is mostly "
+    "in steps that lose time at their start, or after one that does at its end, which are few; misleads where a loader stops all",
     "step.forward_only": "part of the slow steps' excess that is in forwards; 1 an evaluation, 0.5 both directions alike",
     "step.regularity": "as stall.regularity, of steps whose computes are slow on all workers",
 }
@@ -30,13 +36,18 @@ READS_AS = {
 HIT_SHARE = 0.3
 #: Rows explain what is lost from this part of it on.
 EXPLAINED_SHARE = 0.5
-#: Without rows a stall of all workers every so many steps is a save in about two of three cases: frameworks save, evaluate and
-#: log at intervals, and saves are the long ones.
-PLANNED_CHANCE = 0.35
+#: Without rows a stall of all workers, once or every so many steps, is a save in half of the cases at most: frameworks save,
+#: evaluate, log and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved.
+PLANNED_CHANCE = 0.5
 #: Of frameworks that save asynchronously some write rows of what they do in the background.
 BACKGROUND_CHANCE = 0.3
-#: The component of what optimizers take longer: no evaluation or logging lies in them.
+#: The component of what optimizers take longer: neither evaluations nor logs lie in them, and hardly a save.
 IN_OPTIMIZERS = "end-delay"
+#: Workers return from a stop of all at different times: where so much of what is waited for input is right after one, and
+#: such steps are few (as the rule for saves), it is as probably that.
+AFTER_STOP_SHARE, FEW_STOPS_SHARE, STOP_CHANCE = 0.5, 0.6, 0.5
+#: ... or on their period, if they keep it so exactly (as the rule for saves): what others see of one then may be short.
+REGULAR = 0.8
 #: Less than this part of a step is nothing.
 NEGLIGIBLE_SHARE = 0.01
 #: All computes of a slow step take so many times as long as usual.
@@ -51,7 +62,7 @@ def measure_periodicity(
     `on_one_clock` says that times are of the whole job, and not relative to the start of each step.
     """
     order = np.argsort(breakdown.steps, kind="stable")
-    borders = _measure_borders(breakdown.steps[order], order, gains, evidence)
+    borders = _measure_borders(breakdown, order, gains, evidence)
     doubts = _measure_doubts(gains, evidence, borders["stall.checkpoint_share"], on_one_clock=on_one_clock)
     return borders | doubts | _measure_slow_steps(breakdown.steps[order], breakdown.step_ratio[:, order])
 
@@ -64,34 +75,52 @@ def _measure_doubts(gains: Gains, evidence: Evidence, rows_say: Feature, *, on_o
     total = sum(lost.values())
     if not total:
         missing = Feature.missing("no time was lost at the start or end of steps")
-        return {"stall.planned_doubt": missing, "stall.background_doubt": missing}
+        return dict.fromkeys(("stall.planned_doubt", "stall.optimizer_doubt", "stall.background_doubt"), missing)
     is_told = rows_say.value is not None and rows_say.value >= EXPLAINED_SHARE
-    of_all = 0.0
+    of_all, in_optimizers = 0.0, 0.0
     for name, gain in lost.items():
         on = gains.blame_s.get(name)
-        of_first = on is not None and on.shape[0] > 1 and on[0].sum() > EXPLAINED_SHARE * on.sum()
-        of_all += 0.0 if name == IN_OPTIMIZERS or of_first else gain
+        # Nearer to all of it than to the part that each rank has where all are alike.
+        if on is not None and on.shape[0] > 1 and on[0].sum() > (1.0 + 1.0 / on.shape[0]) / 2.0 * on.sum():
+            continue
+        if name == IN_OPTIMIZERS:
+            in_optimizers += gain
+        else:
+            of_all += gain
+    doubt = 0.0 if is_told else PLANNED_CHANCE * min((of_all + in_optimizers) / (EXPLAINED_SHARE * total), 1.0)
     saving = evidence.op == Op.CHECKPOINT
     workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)
     n_workers = max((on.size for on in gains.blame_s.values()), default=0)
     between = lost.get("between-steps", 0.0) / total
     hidden = is_told and not on_one_clock and workers < n_workers
     return {
-        "stall.planned_doubt": Feature(0.0 if is_told else PLANNED_CHANCE * of_all / total),
+        "stall.planned_doubt": Feature(doubt if of_all >= in_optimizers else 0.0),
+        "stall.optimizer_doubt": Feature(0.0 if of_all >= in_optimizers else doubt),
         "stall.background_doubt": Feature(BACKGROUND_CHANCE * between if hidden else 0.0),
     }
 
 
-def _measure_borders(steps: Ints, order: Ints, gains: Gains, evidence: Evidence) -> Features:
+def _measure_borders(breakdown: Breakdown, order: Ints, gains: Gains, evidence: Evidence) -> Features:
     """Measure what is lost at the borders between steps; missing where nothing is, as far as it describes losses."""
+    steps = breakdown.steps[order]
     borders, lost, seen = _lost_at_borders(steps, order, gains)
     top = float(lost.max(initial=0.0))
     hits = lost > HIT_SHARE * top if top > NEGLIGIBLE_SHARE * gains.replayed_s else np.zeros(len(lost), dtype=bool)
     found = _describe_period(borders[seen | hits], hits[seen | hits])
     if not hits.any():
         missing = Feature.missing("no time was lost at the start or end of steps")
-        return found | {f"stall.{name}": missing for name in ("checkpoint_share", "size_ratio", "steps_share", "hits")}
-    found["stall.steps_share"] = Feature(float(hits.sum() / (seen | hits).sum()))
+        names = ("checkpoint_share", "size_ratio", "steps_share", "hits", "input_doubt")
+        return found | {f"stall.{name}": missing for name in names}
+    steps_share = float(hits.sum() / (seen | hits).sum())
+    found["stall.steps_share"] = Feature(steps_share)
+    at = borders[hits]
+    period, regularity = found["stall.period_steps"].value, found["stall.regularity"].value
+    if period and regularity is not None and regularity >= REGULAR:
+        at = steps[(steps - at[0]) % int(period) == 0]
+    after_stop = steps_share <= FEW_STOPS_SHARE and _waits_after(breakdown, at) >= AFTER_STOP_SHARE
+    # What may be something else on the hosts anyway is not doubted twice.
+    is_doubted = bool(measure_places_of_waits(breakdown)["input.unseen_doubt"].value)
+    found["stall.input_doubt"] = Feature(STOP_CHANCE if after_stop and not is_doubted else 0.0)
     found["stall.hits"] = Feature(float(hits.sum()))
     if hits.sum() == 1 and hits[0]:
         # A recording begins there, or a profiler: nothing tells this from a checkpoint that was saved just before.
@@ -107,6 +136,18 @@ def _measure_borders(steps: Ints, order: Ints, gains: Gains, evidence: Evidence)
         # Rows know better when it was: what lies before a step whose predecessor was not sampled counts as after it.
         found |= _describe_period(steps, np.isin(steps, saved))
     return found | {"stall.checkpoint_share": Feature(share)}
+
+
+def _waits_after(breakdown: Breakdown, borders: Ints) -> float:
+    """Say which part of the seconds waited for input, that no row tells of, lies in the steps after some borders."""
+    stalls = breakdown.stalls
+    waited_s = np.where((stalls.inside == StallKind.INPUT) & ~stalls.recorded_inside, stalls.inside_s, 0.0)
+    waited_s += np.where((stalls.before == StallKind.INPUT) & ~stalls.recorded_before, stalls.before_s, 0.0)
+    by_step = waited_s.sum(axis=(0, 1, 2, 4))
+    if breakdown.start_s is not None and breakdown.start_recorded is not None:
+        by_step = by_step + np.where(breakdown.start_recorded, 0.0, breakdown.start_s).sum(axis=(0, 2))
+    all_s = stalls.seconds_of(StallKind.INPUT).sum() + (0.0 if breakdown.start_s is None else breakdown.start_s.sum())
+    return float(by_step[np.isin(breakdown.steps, borders)].sum() / all_s) if all_s else 0.0
 
 
 def _measure_slow_steps(steps: Ints, ratio: Seconds) -> Features:

@@ -62,6 +62,11 @@ READS_AS = {
     "each at intervals of its own, 1 at random; of those without rows; misleads when a worker's rate changes",
     "allocator.pace_doubt": "how probable it is that what no row calls stalls of the allocator is a slow worker's unsteady pace: "
     "where they are in nearly half of the computes of the steps that have any; misleads when memory is full nearly all the time",
+    "collection.lone_doubt": "how probable it is that what no row calls collections is something else that stops a process: where "
+    "far fewer workers have such pauses than so many would be on by chance, though each has a collector, or there are one or two; "
+    "misleads where one worker alone makes much garbage",
+    "allocator.unseen_doubt": "how probable it is that what no row calls stalls of the allocator is something else on the hosts: "
+    "where they are on single workers and grow no more frequent, or grow and are on all; misleads where the job is short",
     "allocator.growth_chance": "chance that stalls of the allocator come so much more often to the end, were they as frequent all "
     "the time; 0 memory fills up; misleads when noise grows as well",
 }
@@ -86,6 +91,13 @@ PACE_SHARE = 0.4
 #: ... while they are shorter than this part of their computes: no clock varies by more from one compute to the next.
 PACE_RATIO = 0.5
 PACE_CHANCE = 0.5
+#: Without rows pauses of single workers, or one or two, are as often those of a process that something else stops: of five jobs
+#: recorded for this project with pauses of one worker two had collections, none an allocator.
+LONE_CHANCE = 0.5
+#: Single workers are fewer than this part of those that so many pauses would be on, did they choose none; both counted by seconds.
+LONE_WORKERS_SHARE, FEW_STALLS = 2.0 / 3.0, 2.0
+#: A chance below the first tells where stalls of the allocator are, below the second that they grow more frequent (as the rule).
+PLACED_CHANCE, GROWING_CHANCE = 0.02, 0.05
 #: A step waits for input where it does so for this part of the longest wait; so many of them have a period, kept to that part.
 PERIODIC_PART, MIN_PERIODIC, REGULAR = 0.3, 3, 0.8
 #: Where rows tell of a larger part of the seconds, how the rest is spread says nothing of them.
@@ -108,10 +120,11 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found["collection.close_pairs"] = _close_pairs(breakdown, StallKind.COLLECTION)
     found["input.silent_share"] = _silent_share(breakdown, evidence)
     found["collection.silent_share"] = _silent_collections(breakdown, evidence)
-    return found | _measure_places_of_waits(breakdown)
+    found["collection.lone_doubt"] = _doubt_collections(breakdown)
+    return found | measure_places_of_waits(breakdown)
 
 
-def _measure_places_of_waits(breakdown: Breakdown) -> Features:
+def measure_places_of_waits(breakdown: Breakdown) -> Features:
     """Say which parts of the seconds waited for input lie before workers begin a step, and between steps."""
     names = ("input.start_share", "input.unseen_doubt", "input.between_share", "input.period_steps")
     start_s = np.zeros((1, 1, 1)) if breakdown.start_s is None else breakdown.start_s
@@ -371,13 +384,34 @@ def _close_pairs(breakdown: Breakdown, whose: StallKind) -> Feature:
     return Feature(seen / expected)
 
 
+def _is_told(breakdown: Breakdown, whose: StallKind) -> bool:
+    """Say whether rows tell of most of the seconds of stalls of a kind."""
+    stalls = breakdown.stalls
+    seconds, recorded = stalls.seconds_of(whose), stalls.recorded_inside | stalls.recorded_before
+    return bool(seconds[recorded].sum() > RECORDED_SHARE * seconds.sum())
+
+
+def _doubt_collections(breakdown: Breakdown) -> Feature:
+    """Say how probable it is that pauses like those of collections are something else: on few workers, or too few to tell."""
+    seconds = breakdown.stalls.seconds_of(StallKind.COLLECTION)
+    if not seconds.any():
+        return Feature.missing("no compute stalls in that way")
+    if _is_told(breakdown, StallKind.COLLECTION):
+        return Feature(0.0)
+    by_worker = _add_chunks(seconds.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=(0, 2))
+    n_pauses, n_workers = (float(s.sum() ** 2 / (s**2).sum()) for s in (seconds, by_worker))
+    by_chance = n_pauses / (1.0 + (n_pauses - 1.0) / by_worker.size)
+    is_lone = n_workers < LONE_WORKERS_SHARE * by_chance or n_pauses <= FEW_STALLS
+    return Feature(LONE_CHANCE if is_lone else 0.0)
+
+
 def _measure_chances(breakdown: Breakdown) -> Features:
     """Say whether chance explains where the allocator's stalls are, and when; beside long ones short ones do not count."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
     seconds = stalls.seconds_of(StallKind.ALLOCATION)
     least_s = _least_length(seconds)
     at = seconds > least_s
-    names = ("allocator.place_chance", "allocator.growth_chance", "allocator.pace_doubt")
+    names = ("allocator.place_chance", "allocator.growth_chance", "allocator.pace_doubt", "allocator.unseen_doubt")
     if not at.any():
         return dict.fromkeys(names, Feature.missing("no compute stalls in that way"))
     in_time = np.argsort(breakdown.steps, kind="stable")
@@ -398,9 +432,16 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     is_pace = is_short and unrecorded.sum() >= PACE_SHARE * of_steps.sum()
     here, elsewhere = ([np.where(mask, a, 0).sum(axis=(0, 2)) for a in (stalled, there)] for mask in (hit, ~hit))
     by_step = [a.sum(axis=(0, 1, 2, 4))[in_time] for a in (at, np.isfinite(breakdown.compute_s))]
+    of_place, of_growth = chance_of_excess(*here, *elsewhere), chance_of_growth(*by_step)
+    is_placed, on_stages = (
+        of_place <= PLACED_CHANCE,
+        hit.shape[-1] > 1 and bool((hit.all(axis=-1) | ~hit.any(axis=-1)).all()),
+    )
+    is_seen = (is_placed and (on_stages or of_growth <= GROWING_CHANCE)) or _is_told(breakdown, StallKind.ALLOCATION)
     return {
-        "allocator.place_chance": Feature(chance_of_excess(*here, *elsewhere)),
-        "allocator.growth_chance": Feature(chance_of_growth(*by_step)),
+        "allocator.place_chance": Feature(of_place),
+        "allocator.growth_chance": Feature(of_growth),
+        "allocator.unseen_doubt": Feature(0.0 if is_seen else LONE_CHANCE),
         "allocator.pace_doubt": Feature(PACE_CHANCE if is_pace else 0.0),
     }
 

@@ -21,6 +21,8 @@ READS_AS = {
     "from the first step on; misleads where a rack is half of the job",
     "worker.loader_doubt": "how probable it is that slow workers wait for input in their forwards: they are of the first stage, "
     "and slow in forwards of its first chunk alone; misleads where no worker reads data",
+    "worker.host_doubt": "how probable it is that something else stops the processes of slow workers now and then, as collections "
+    "do: forwards are far slower than backwards, and these are slow, too; misleads where a fault slows both by different amounts",
     "worker.pause_doubt": "how probable it is that what makes a worker slow in single steps are stalls of its allocator: with one "
     "microbatch a step nothing shows whether others of that step are slow, too; misleads where the job has no such allocator",
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
@@ -39,7 +41,10 @@ FIRST_STEPS = 2
 #: Older machines are about half of all, and slow by the same factor, up to this part of it: then it is a toss-up with racks.
 LAYOUT_SHARES, ALIKE_SHARE, LAYOUT_CHANCE = (0.4, 0.6), 0.25, 0.5
 #: Forwards of the first stage that are all long are a slow processor or a slow loader: nothing in their times tells which.
-LOADER_CHANCE = 0.4
+LOADER_CHANCE = 0.5
+#: A slow device slows both directions, a slow processor forwards alone. Where backwards are behind by less than this part of what
+#: forwards are (in logarithms), but behind, it is as probable that something stops the process, mostly in forwards.
+HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, 0.5
 #: With one dp rank a slow worker is told from a long stage by its optimizer alone.
 STAGE_CHANCE = 0.25
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
@@ -65,6 +70,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
         "began_share",
         "layout_doubt",
         "loader_doubt",
+        "host_doubt",
         "stage_doubt",
         "pause_doubt",
     )
@@ -94,6 +100,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
             "worker.stage_doubt": Feature(STAGE_CHANCE if n_dp == 1 and not _count_began(breakdown) else 0.0),
             "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
+            "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
         }
     missing = Feature.missing("no time was lost against the ideal")
     found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
@@ -127,6 +134,14 @@ def _doubt_loader(breakdown: Breakdown) -> float:
     elsewhere = np.log(max(float(ratio[1:].max()), float(ratio[0, 1:].max(initial=1.0))))
     little = max(np.log(SLOW_DIRECTION_RATIO), SLOW_DIRECTION_SHARE * np.log(float(ratio[0, 0].max())))
     return LOADER_CHANCE if not slow[:, 1:].any() and elsewhere < little else 0.0
+
+
+def _doubt_host(forward: float, backward: float) -> float:
+    """Say how probable it is that something stops a slow worker's process: both directions are slow, forwards far more."""
+    if forward <= 1.0 or backward < SLOW_DIRECTION_RATIO:
+        return 0.0
+    share = np.log(backward) / np.log(forward)
+    return HOST_CHANCE if SLOW_DIRECTION_SHARE <= share < HOST_SHARE else 0.0
 
 
 def is_slow(behind: Seconds) -> Bools:

@@ -70,7 +70,9 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
     follows = np.flatnonzero(np.diff(steps) == 1) + 1
     if not len(follows):
         return evidence
-    of_job = bool(np.mean(end_s[follows - 1] <= begin_s[follows]) >= LATER_SHARE)
+    # On the job's clock a step begins about where the one before ends; a member may begin it before another has ended that.
+    later_s = begin_s[follows] - begin_s[follows - 1]
+    of_job = bool(np.mean(later_s > USUAL_SHARE * (end_s - begin_s)[follows - 1]) >= LATER_SHARE)
     # Where times count from each step's begin, when the first stage had ended the last one is known about.
     least_s = 0.0 if of_job else EARLY_SHARE * float(np.median(end_s - begin_s))
     before_s = end_s[follows - 1] - (0.0 if of_job else _measure_turns(dense, follows)[:, None])

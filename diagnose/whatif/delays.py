@@ -1,6 +1,7 @@
 """Measure launch delays that are longer than what every job has.
 
-Enters: observed blocks. Leaves: seconds by node, beyond the ordinary. Costs a few passes over the launch delays.
+Enters: observed blocks. Leaves: seconds by node, beyond the ordinary, and what workers still had to do of the step before. Costs a
+few passes over the launch delays.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from diagnose.model.optype import Op
-from diagnose.model.trace import Ints, Seconds
+from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.observed import Observed
 
@@ -24,11 +25,46 @@ CHUNK_NODES = 256
 SHORTEST_S = 1e-4
 
 
-def delay_excess(o: Observed) -> dict[int, Seconds]:
+def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]:
+    """Say how long after the beginning of a step each worker is still busy with the step before.
+
+    Where times are relative to the step nobody knows when it began: it is taken to follow directly, when who begins it first had
+    ended the step before. No worker waits for more than that then, whatever keeps it.
+
+    Returns
+    -------
+    list of ndarray of float64, shape (n_stages, n_steps, n_dp), one a block
+        Seconds after the step's origin; 0 where the step before was not sampled.
+    """
+    every_step = np.sort(trace.steps)
+    shape = trace.n_stages, len(every_step), trace.n_dp
+    starts_s, ends_s = np.full(shape, np.inf), np.zeros(shape)
+    for o in observed:
+        at = np.searchsorted(every_step, o.block.steps)
+        there = True if o.block.filled is None else ~o.block.filled
+        start_s, end_s = np.where(there, o.block.start_s, np.inf), np.where(there, o.block.end_s, 0.0)
+        for stage in range(trace.n_stages):
+            here = o.block.nodes.stage == stage
+            starts_s[stage, at] = np.minimum(starts_s[stage, at], start_s[here].min(axis=0, initial=np.inf))
+            ends_s[stage, at] = np.maximum(ends_s[stage, at], end_s[here].max(axis=0, initial=0.0))
+    follows = (np.diff(every_step) == 1) & ~np.isin(every_step[1:], trace.restarted_steps)
+    if trace.step_origin_s is None:
+        first = starts_s.min(axis=(0, 2), keepdims=True) == starts_s
+        length_s = np.where(first[:, 1:], ends_s[:, :-1], 0.0).max(axis=(0, 2))
+    else:
+        length_s = np.diff(trace.step_origin_s)
+    carried_s = np.zeros(shape)
+    beyond_s = np.maximum(ends_s[:, :-1] - length_s[:, None], 0.0)
+    carried_s[:, 1:] = np.where(follows[:, None], beyond_s, 0.0)
+    return [carried_s[:, np.searchsorted(every_step, o.block.steps)] for o in observed]
+
+
+def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Seconds]:
     """Say how much longer than usual each launch delay was, by node.
 
     Before forwards of the first stage the usual delay is that before computes elsewhere: a loader that is always slow
-    leaves no ordinary delay there to compare with. Seconds, shape (n_steps, n_dp); nodes that were never late are left out.
+    leaves no ordinary delay there to compare with. What a worker begins a step with cannot begin before it has ended the step
+    before: `carried_s` later, as `measure_carried` says. Seconds, shape (n_steps, n_dp); nodes that were never late are left out.
     """
     op = o.block.nodes.op.tolist()
     inputs = set(np.flatnonzero((o.block.nodes.op == Op.FORWARD) & (o.block.nodes.stage == 0)).tolist())
@@ -43,7 +79,7 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     ordinary_s[list(inputs - {opening})] = usual_compute
     ratio[np.arange(len(op)) == opening] = ORDINARY_OPENING_RATIO
     found: dict[int, Seconds] = {}
-    for part, delay_s in _take_delays(o, simulated):
+    for part, delay_s in _take_delays(o, simulated, carried_s):
         late = delay_s.max(axis=(1, 2)) > SHORTEST_S
         if not late.any():
             continue
@@ -57,11 +93,18 @@ def delay_excess(o: Observed) -> dict[int, Seconds]:
     return found
 
 
-def _take_delays(o: Observed, nodes: Sequence[int]) -> Iterator[tuple[Ints, Seconds]]:
+def _take_delays(o: Observed, nodes: Sequence[int], carried_s: Seconds | None) -> Iterator[tuple[Ints, Seconds]]:
     """Give nodes with the launch delays that no other rows fill: several at a time where they have few lanes."""
+
+    def idle(node: int) -> Seconds:
+        delay = o.idle(node)
+        if carried_s is None or o.graph.waits[node]:
+            return delay
+        return np.maximum(delay - carried_s[int(o.block.nodes.stage[node])], np.minimum(delay, 0.0))
+
     for at in range(0, len(nodes), CHUNK_NODES):
         part = nodes[at : at + CHUNK_NODES]
-        delays = [o.idle(n) for n in part]
+        delays = [idle(n) for n in part]
         if len({delay.shape for delay in delays}) > 1 or delays[0].size > CHUNK_NODES:
             yield from ((np.array([n]), delay[None]) for n, delay in zip(part, delays, strict=True))
         else:

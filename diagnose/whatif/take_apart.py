@@ -38,19 +38,26 @@ def take_apart(
     n_stages: int,
     reads_input: bool | None = None,
     ep_size: int | None = None,
+    carried_s: Sequence[Seconds] | None = None,
 ) -> Breakdown:
     """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long or late.
 
     `reads_input` says whether any worker reads data, `ep_size` how many data-parallel ranks share the experts; None where nobody
-    says.
+    says. `carried_s` is what workers still do of the step before when a step begins, as `measure_carried` says; None: unknown.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
-        return _take_apart(observed, evidence, n_stages, reads_input=reads_input, ep_size=ep_size)
+        return _take_apart(observed, evidence, n_stages, reads_input=reads_input, ep_size=ep_size, carried_s=carried_s)
 
 
 def _take_apart(
-    observed: Sequence[Observed], evidence: Evidence, n_stages: int, *, reads_input: bool | None, ep_size: int | None
+    observed: Sequence[Observed],
+    evidence: Evidence,
+    n_stages: int,
+    *,
+    reads_input: bool | None,
+    ep_size: int | None,
+    carried_s: Sequence[Seconds] | None,
 ) -> Breakdown:
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
@@ -88,7 +95,7 @@ def _take_apart(
     left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
     experts, left = find_experts(left, microbatches.uneven(), experts, ep_size)
     pause_s, noise = find_pauses(work_s, free_s, left, n_stages)
-    excess_s = [delay_excess(o) for o in observed]
+    excess_s = [delay_excess(o, None if carried_s is None else carried_s[i]) for i, o in enumerate(observed)]
     delays = attribute_delays(observed, evidence, excess_s, n_stages, reads_input=reads_input)
     late_s = tuple(d.late_s for d in delays)
     start_s, start_recorded = gather_starts(observed, delays, n_stages)

@@ -1,13 +1,16 @@
 """When time is lost at the borders between steps: its period, whether rows explain it, and which steps are slow as a whole."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from diagnose.features.periodicity import measure_periodicity
+from diagnose.features.periodicity import PLANNED_CHANCE, STOP_CHANCE, measure_periodicity
 from diagnose.model.feature import Features
 from diagnose.model.optype import Op
+from diagnose.model.stalls import StallKind
 from diagnose.numerics.period import find_period
-from tests.features.hand import N_STEPS, components, evidence, gains
+from tests.features.hand import N_STEPS, components, evidence, gains, stalled
 
 #: A checkpoint's rule asks for about so much regularity.
 REGULAR = 0.8
@@ -170,6 +173,59 @@ def test_nothing_lost_is_nothing_to_measure() -> None:
 def test_input_delay_is_no_stall_between_steps() -> None:
     """Time lost before first forwards belongs to input, not to the border of the step."""
     assert lost({"input-delay": every(3)})["stall.period_steps"].value is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "doubt"),
+    [
+        ({"start-delay": every(3)}, PLANNED_CHANCE),
+        ({"end-delay": every(3)}, 0.0),
+        ({"between-steps": every(3), "end-delay": every(3, seconds=3.0)}, PLANNED_CHANCE),
+        ({"between-steps": every(3), "end-delay": every(3, seconds=12.0)}, 0.0),
+    ],
+    ids=["late workers", "late optimizers", "mostly between steps", "a quarter between steps"],
+)
+def test_what_no_row_calls_a_save_may_be_planned(seconds: dict[str, list[float]], doubt: float) -> None:
+    """A stop of all may be a save or an evaluation, unless rows say so; an optimizer is neither evaluation nor log."""
+    found = lost(seconds)
+    assert found["stall.planned_doubt"].value == doubt
+    assert found["stall.optimizer_doubt"].value == PLANNED_CHANCE - doubt
+    rows = [(Op.CHECKPOINT, 100 + at) for at in range(0, N_STEPS, 3)]
+    told = lost(seconds, *rows)
+    assert told["stall.planned_doubt"].value == told["stall.optimizer_doubt"].value == 0.0
+
+
+@pytest.mark.parametrize(("of_first", "doubt"), [(0.55, PLANNED_CHANCE), (0.7, PLANNED_CHANCE), (0.8, 0.0), (1.0, 0.0)])
+def test_only_the_first_rank_saves_for_all(of_first: float, doubt: float) -> None:
+    """A stop of the first of two dp ranks alone is a save; a little more on it than on the other is nothing."""
+    stops = gains({"start-delay": every(3)})
+    stops.blame_s["start-delay"] = np.array([[of_first], [1.0 - of_first]])
+    assert measure_periodicity(components(), stops, evidence())["stall.planned_doubt"].value == doubt
+
+
+@pytest.mark.parametrize(
+    ("waits", "stops", "doubt"),
+    [
+        ((3, 6), every(3), STOP_CHANCE),
+        ((0, 9), every(3), STOP_CHANCE),
+        ((2, 3), every(3), STOP_CHANCE),
+        ((2, 4, 6), every(3), 0.0),
+        ((2, 3), every(1), 0.0),
+    ],
+    ids=["after stops", "on their period", "half after stops", "mostly elsewhere", "stops everywhere"],
+)
+def test_who_returns_late_from_a_stop_waits_for_no_input(
+    waits: Sequence[int], stops: list[float], doubt: float
+) -> None:
+    """Waits in the steps that a stop of all comes before, on its period, may be its end; rows of a loader say otherwise."""
+    places = {(0, 0, 0, step, 0): 1.0 for step in waits}
+    by_input = {place: (seconds, StallKind.INPUT) for place, seconds in places.items()}
+    # Of a stop on step 9 nothing is seen but the wait.
+    lost_s = {"start-delay": [*stops[:9], 0.0]}
+    found = measure_periodicity(stalled(by_input), gains(lost_s), evidence())
+    assert found["stall.input_doubt"].value == doubt
+    told = measure_periodicity(stalled(by_input, recorded=places), gains(lost_s), evidence())
+    assert told["stall.input_doubt"].value == 0.0
 
 
 # ------------------------------------------------------------------------------------------ steps slow as a whole

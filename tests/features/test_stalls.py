@@ -1,12 +1,12 @@
 """How stalls put down to collection, allocator and input look: direction, place, frequency, size, and what rows say."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pytest
 
-from diagnose.features.stalls import KINDS, ONCE_CHANCE, PACE_CHANCE, measure_stalls, stall_course
+from diagnose.features.stalls import KINDS, LONE_CHANCE, ONCE_CHANCE, PACE_CHANCE, measure_stalls, stall_course
 from diagnose.model.components import Breakdown
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
@@ -263,3 +263,48 @@ def test_stalls_in_most_computes_may_be_a_pace(n_steps: int, n_microbatches: int
     assert values(stalled(of(StallKind.ALLOCATION, places), recorded=places), "allocator")["pace_doubt"] == 0.0
     long = dict.fromkeys(places, 5.0)
     assert values(stalled(of(StallKind.ALLOCATION, long)), "allocator")["pace_doubt"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("workers", "n_steps", "doubt"),
+    [
+        (((0, 0),), 6, LONE_CHANCE),
+        (((0, 0), (1, 1)), 6, LONE_CHANCE),
+        (((0, 0), (1, 1), (0, 1)), 6, 0.0),
+        (((0, 0), (1, 1), (0, 1)), 1, 0.0),
+    ],
+    ids=["one of four", "half", "more", "once each"],
+)
+def test_every_process_has_a_collector(workers: Sequence[tuple[int, int]], n_steps: int, doubt: float) -> None:
+    """What stops the forwards of half of the workers at most may be something else, unless rows say that they collect."""
+    places = {(FORWARD, stage, 0, step, dp): 1.0 for stage, dp in workers for step in range(n_steps)}
+    parts = of(StallKind.COLLECTION, places)
+    assert values(stalled(parts), "collection")["lone_doubt"] == doubt
+    assert values(stalled(parts, recorded=places), "collection")["lone_doubt"] == 0.0
+
+
+def test_two_pauses_are_no_collector() -> None:
+    """Two pauses are too few to tell, though they are on all workers of a job of two."""
+    places = {(FORWARD, 0, 0, step, dp): 1.0 for step, dp in ((2, 0), (7, 1))}
+    assert values(stalled(of(StallKind.COLLECTION, places), n_stages=1), "collection")["lone_doubt"] == LONE_CHANCE
+
+
+@pytest.mark.parametrize(
+    ("workers", "growth", "doubt"),
+    [
+        (((0, 0), (0, 1)), 1.0, 0.0),
+        (((0, 1),), 1.0, LONE_CHANCE),
+        (((0, 1),), 0.01, 0.0),
+        (((0, 0), (0, 1), (1, 0), (1, 1)), 0.01, LONE_CHANCE),
+    ],
+    ids=["one stage", "one worker", "one worker, more and more", "all, more and more"],
+)
+def test_an_allocator_has_its_place(
+    workers: Sequence[tuple[int, int]], growth: float, doubt: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is full on stages, or on a worker and ever more: what else stops one, or all, is somebody's, unless rows say so."""
+    monkeypatch.setattr("diagnose.features.stalls.chance_of_growth", lambda *_counts: growth)
+    places = {(way, stage, 0, step, dp): 1.0 for way in (0, 1) for stage, dp in workers for step in range(5, N_STEPS)}
+    parts = of(StallKind.ALLOCATION, places)
+    assert values(stalled(parts), "allocator")["unseen_doubt"] == doubt
+    assert values(stalled(parts, recorded=places), "allocator")["unseen_doubt"] == 0.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diagnose.features.workers import measure_workers, slow_steps, slow_workers
+from diagnose.features.workers import HOST_CHANCE, measure_workers, slow_steps, slow_workers
 from tests.features.hand import N_STEPS, STEPS, components, slowed, what_if
 
 
@@ -52,6 +52,16 @@ def test_long_forwards_of_the_first_stage_may_be_its_loader(
     """Forwards 3 times as long may wait for input, also where noise lets backwards take 1.02 times; not on another stage."""
     found = measure_workers(slowed({worker: 3.0}, backward=backward), what_if())
     assert (found["worker.loader_doubt"].value > 0) is doubts
+
+
+@pytest.mark.parametrize(
+    ("backward", "doubt"), [(0.0, 0.0), (0.05, 0.0), (0.1, HOST_CHANCE), (0.2, HOST_CHANCE), (0.5, 0.0)]
+)
+def test_what_slows_forwards_most_may_stop_the_process(backward: float, doubt: float) -> None:
+    """Forwards 3 times as long: with usual backwards a slow processor, with backwards twice as long a slow device; else unknown."""
+    found = measure_workers(slowed({(1, 1): 3.0}, backward=backward), what_if())
+    assert found["worker.host_doubt"].value == doubt
+    assert measure_workers(components(), what_if())["worker.host_doubt"].value == 0.0
 
 
 def test_without_peers_nothing_can_be_said() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.recorded.score import JOBS, TRUTH, diagnose, score
+from tests.recorded.score import JOBS, SURE, TRUTH, diagnose, score
 
 #: One a kind of fault, and of job; all of them: `python -m tests.recorded.score`.
 NAMES = (
@@ -32,6 +32,38 @@ def test_as_recorded(name: str) -> None:
 def test_with_the_clock_of_each_step(name: str) -> None:
     """Where times count from the first operation of a step, who begins late is no late loader."""
     assert score(name, diagnose(name, "relative")) == "right"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "healthy-d8",
+        "host-d8",
+        "tp-one-ft22",
+        "k-healthy-ft22",
+        "stopped-p22",
+        "stopped-burst-d8",
+        "save-a4",
+        "two-load-d8",
+    ],
+)
+def test_without_rows(name: str) -> None:
+    """Where no row tells what happened nothing is said surely that did not: steps that run into each other, pauses, one save."""
+    assert score(name, diagnose(name, "bare")) == "right"
+
+
+@pytest.mark.parametrize("variant", ["bare", "relative"])
+def test_a_late_optimizer_is_no_late_loader(variant: str) -> None:
+    """Who ends a step late begins the next one late."""
+    assert score("opt-d4", diagnose("opt-d4", variant)) == "right"
+
+
+@pytest.mark.parametrize("name", ["eval-d4", "log-d4"])
+def test_a_stop_that_nothing_calls_a_save(name: str) -> None:
+    """Without rows a stop of all at a period may be a save or planned work: one finding, with both."""
+    found = next(cause for cause in diagnose(name, "bare").causes if cause.cause == "checkpoint-stall")
+    assert found.confidence < SURE
+    assert [other.cause for other in found.alternatives] == ["evaluation"]
 
 
 def test_every_job_has_its_truth() -> None:

@@ -139,3 +139,13 @@ def test_steps_that_nothing_closes(late_s: float) -> None:
         np.testing.assert_allclose(start_s[0, Op.FORWARD], late_s, atol=1e-9)
         np.testing.assert_allclose(start_s[1, Op.FORWARD_RECV], 0.0, atol=1e-9)
         np.testing.assert_allclose(start_s[1, Op.FORWARD], 1.1 + late_s, atol=1e-9)
+
+
+def test_steps_that_a_member_begins_before_another_ends() -> None:
+    """Where members of a worker are one, it begins a step before it has ended the last: times of the job stay times of the job."""
+    rows = without_closing(0.0, of_step=False)
+    rows.loc[(rows.stage == 0) & (rows.optype == "optimizer"), "duration"] = 0.4
+    trace = load(rows.assign(start_ts=rows.start_ts + 1000.0))
+    assert trace.step_origin_s is not None
+    np.testing.assert_allclose(np.diff(trace.step_origin_s)[1:], 5.2, atol=1e-6)
+    assert max(block.end_s.max() for block in trace.blocks) < 10.0

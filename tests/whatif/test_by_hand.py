@@ -17,7 +17,7 @@ from diagnose.whatif.clean import _flatten, _lay_out, _unite, split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.computes import gather_computes
 from diagnose.whatif.contention import _ends_then
-from diagnose.whatif.delays import delay_excess
+from diagnose.whatif.delays import delay_excess, measure_carried
 from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
 from diagnose.whatif.graph import Barrier
 from diagnose.whatif.observed import _types_apart
@@ -160,7 +160,8 @@ def late_job(delays: dict[int, Any], *, filled: Any = None) -> Any:
     events = [SimpleNamespace(members=(n,)) for n in range(6)]
     block = SimpleNamespace(nodes=found, end_s=np.full((6, 4, 1), 10.0), filled=filled)
     whole = {n: np.reshape(delays.get(n, np.zeros(4)), (4, 1)) for n in range(6)}
-    return SimpleNamespace(block=block, graph=SimpleNamespace(events=events), idle=whole.__getitem__)
+    graph = SimpleNamespace(events=events, waits=[(), (0,), (1,), (), (3,), (4,)])
+    return SimpleNamespace(block=block, graph=graph, idle=whole.__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -190,6 +191,40 @@ def test_a_loader_is_measured_by_other_computes() -> None:
     """What forwards of the first stage usually wait is compared with delays of computes elsewhere."""
     late = {1: np.full(4, 0.2), **{n: np.full(4, 0.05) for n in (3, 4)}}
     assert delay_excess(late_job(late))[1][:, 0].tolist() == pytest.approx([0.15] * 4)
+
+
+def test_what_is_left_of_the_step_before_is_no_delay() -> None:
+    """What a worker begins a step with waits from its own last end on; what waits for something else waits as ever."""
+    late, carried_s = np.array([0.0, 0.0, 0.4, 0.4]), np.zeros((2, 4, 1))
+    carried_s[1, 2] = 0.5
+    found = delay_excess(late_job({3: late, 5: late}), carried_s)
+    assert {node: excess[:, 0].tolist() for node, excess in found.items()} == {
+        3: pytest.approx([0.0, 0.0, 0.0, 0.4]),
+        5: pytest.approx([0.0, 0.0, 0.3, 0.3]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("origin_s", "expected"),
+    [
+        ([0.0, 8.0, 18.0, 60.0], [[0.0, 2.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]),
+        ([0.0, 12.0, 18.0, 60.0], [[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]),
+        (None, [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]),
+    ],
+    ids=["steps run into each other", "a pause between", "the clock of each step"],
+)
+def test_what_workers_still_do_of_the_step_before(origin_s: Any, expected: list[list[float]]) -> None:
+    """From when the next step began; where nobody says, that is when who begins it first had ended. Nothing after a gap."""
+    steps = np.array([4, 5, 6, 9])
+    start_s = np.array([[0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 1.0, 0.0]])[..., None]
+    end_s = np.array([[10.0, 6.0, 6.0, 6.0], [9.0, 7.0, 5.0, 5.0]])[..., None]
+    places = SimpleNamespace(stage=np.array([0, 1]))
+    block = SimpleNamespace(steps=steps, nodes=places, start_s=start_s, end_s=end_s, filled=None)
+    origin_s = None if origin_s is None else np.array(origin_s)
+    trace: Any = SimpleNamespace(steps=steps, n_stages=2, n_dp=1, restarted_steps=(), step_origin_s=origin_s)
+    observed: Any = SimpleNamespace(block=block)
+    (found,) = measure_carried(trace, [observed])
+    assert found[..., 0].tolist() == expected
 
 
 def rows_of(*found: tuple[Op, int, float, float]) -> Evidence:
