@@ -16,11 +16,11 @@ from diagnose.faults.decoy import Decoy, mark_multiples
 from diagnose.faults.decoys import Evaluation, LongerComputes, OlderMachines, UnevenExperts
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import generate
-from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause
-from diagnose.faults.score import judge_generated
 from diagnose.faults.spec import NOISE, JobSpec
 from diagnose.faults.strength import find_losing
 from diagnose.faults.world import draw_world
+from tests.scoring.judged import JudgedJob, SaidCause, TrueCause
+from tests.scoring.score import judge_generated
 
 #: A fault that costs another part than it is to cost, by more than this part of it, is drawn again in another job, so many times.
 OFF, MAX_DRAWN = 0.1, 12
