@@ -175,7 +175,7 @@ TIERS = {
     "tests/whatif/test_clocks.py::test_no_offset_is_claimed_in_generated_jobs": LONG,
     "tests/whatif/test_clocks.py::test_no_offset_is_claimed_in_real_jobs": LONG,
     "tests/whatif/test_components.py": PLAIN,
-    "tests/whatif/test_components.py::test_predicted_gains_are_true": LONG,
+    "tests/whatif/test_components.py::test_predicted_gains_are_true": LONG,  # for each cause, and on average: the same jobs
     "tests/whatif/test_components.py::test_two_faults_share_the_lost_time_as_they_truly_do": LONG,
     "tests/whatif/test_contention.py": PLAIN,
     "tests/whatif/test_contention.py::test_overlap_that_holds_nobody_up_is_no_contention": LONG,
