@@ -255,7 +255,9 @@ def test_foreign_folders_are_refused(store: str, tmp_path: Path, capsys: pytest.
     assert "there is no folder" in err
 
 
-def test_a_forged_list_removes_nothing(store: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forged_list_removes_nothing(
+    store: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Names in the list of pages that are not those of our pages are never removed."""
     victim = tmp_path / "victim.html"
     victim.write_text("keep")

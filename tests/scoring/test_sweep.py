@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec, count_rows
-from diagnose.faults.strength import find_losing, lost_share
 from diagnose.faults.worker_fault import WorkerFault
 from tests.scoring import sweep as program
 from tests.scoring.judged import JudgedJob, SaidCause, TrueCause
+from tests.scoring.losing import find_losing, lost_share
 from tests.scoring.sweep import list_kinds, list_points, sweep
 from tests.scoring.sweep_tables import list_worst, table_of_decoys, table_of_faults
 from tests.scoring.swept import MAX_ROWS, Point, SweptJob, draw_fault_losing
