@@ -217,6 +217,7 @@ def test_a_writer_that_dies(
     monkeypatch.setattr(
         "diagnose.report.html.page.render_saved", lambda diagnosis, _: f"page of {diagnosis.job.job_id}"
     )
+    monkeypatch.setattr("diagnose.report.html.site.draw_all", lambda _: [])
     n_files, n_puts = 0, None
     while n_puts is None or n_files < n_puts:
         folder = tmp_path / f"site-{n_files}"
