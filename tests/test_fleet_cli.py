@@ -29,6 +29,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return url
 
 
+@pytest.fixture(scope="module")
+def made_site(store: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the site of the store, once for all tests."""
+    folder = tmp_path_factory.mktemp("fleet") / "site"
+    assert main(["fleet", "--store", store, "--site", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def site(made_site: Path, tmp_path: Path) -> Path:
+    """Give a site of one's own, as if it had just been written."""
+    return Path(shutil.copytree(made_site, tmp_path / "site"))
+
+
 def run(capsys: pytest.CaptureFixture[str], *args: str, rc: int = 0) -> tuple[str, str]:
     """Run the program, and give what it wrote."""
     assert main(["fleet", *args]) == rc
@@ -149,17 +163,15 @@ def test_site(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     )
 
 
-def test_nothing_is_written_twice(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_written_twice(store: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A second run leaves every file alone; a damaged page is made again, with the same bytes."""
-    folder = tmp_path / "site"
-    run(capsys, "--store", store, "--site", str(folder))
-    first = files(folder)
-    _, err = run(capsys, "--store", store, "--site", str(folder))
-    assert "0 pages written, 13 as they were" in err and files(folder) == first
-    page = next((folder / "jobs").iterdir())
+    first = files(site)
+    _, err = run(capsys, "--store", store, "--site", str(site))
+    assert "0 pages written, 13 as they were" in err and files(site) == first
+    page = next((site / "jobs").iterdir())
     page.write_text("damaged")
-    assert "1 pages written, 12 as they were" in run(capsys, "--store", store, "--site", str(folder))[1]
-    assert {name: content for name, (content, _) in files(folder).items()} == {
+    assert "1 pages written, 12 as they were" in run(capsys, "--store", store, "--site", str(site))[1]
+    assert {name: content for name, (content, _) in files(site).items()} == {
         name: content for name, (content, _) in first.items()
     }
     other = tmp_path / "other"
@@ -169,18 +181,17 @@ def test_nothing_is_written_twice(store: str, tmp_path: Path, capsys: pytest.Cap
     }
 
 
-def test_old_pages_go(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_pages_go(store: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A job that is no more in the store loses its page, and nobody else's file is touched."""
-    folder, url = tmp_path / "site", f"sqlite:///{tmp_path / 'copy.db'}"
+    url = f"sqlite:///{tmp_path / 'copy.db'}"
     shutil.copy(store.removeprefix("sqlite:///"), tmp_path / "copy.db")
-    run(capsys, "--store", url, "--site", str(folder))
-    (folder / "jobs" / "mine.txt").write_text("mine")
-    (folder / "jobs" / ".diagnose-0123456789abcdef.tmp").write_text("of a writer that was killed")
+    (site / "jobs" / "mine.txt").write_text("mine")
+    (site / "jobs" / ".diagnose-0123456789abcdef.tmp").write_text("of a writer that was killed")
     with Store(url) as opened:
         assert opened.prune(NEWEST_S - 86_400).n_jobs
-    _, err = run(capsys, "--store", url, "--site", str(folder))
+    _, err = run(capsys, "--store", url, "--site", str(site))
     n_removed = int(re.search(r"(\d+) removed", err)[1])
-    left = sorted(path.name for path in (folder / "jobs").iterdir())
+    left = sorted(path.name for path in (site / "jobs").iterdir())
     assert n_removed > 0 and len(left) == 11 - n_removed + 1 and "mine.txt" in left
 
 
@@ -206,6 +217,7 @@ def test_a_writer_that_dies(
     monkeypatch.setattr(
         "diagnose.report.html.page.render_saved", lambda diagnosis, _: f"page of {diagnosis.job.job_id}"
     )
+    monkeypatch.setattr("diagnose.report.html.site.draw_all", lambda _: [])
     n_files, n_puts = 0, None
     while n_puts is None or n_files < n_puts:
         folder = tmp_path / f"site-{n_files}"
@@ -244,18 +256,19 @@ def test_foreign_folders_are_refused(store: str, tmp_path: Path, capsys: pytest.
     assert "there is no folder" in err
 
 
-def test_a_forged_list_removes_nothing(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_forged_list_removes_nothing(
+    store: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Names in the list of pages that are not those of our pages are never removed."""
-    folder, victim = tmp_path / "site", tmp_path / "victim.html"
+    victim = tmp_path / "victim.html"
     victim.write_text("keep")
-    run(capsys, "--store", store, "--site", str(folder))
-    made = json.loads((folder / "site.json").read_text())
+    made = json.loads((site / "site.json").read_text())
     made["pages"] |= {
         name: ["", ""] for name in ("../victim.html", str(victim), "jobs/../../victim.html", "index.html")
     }
-    (folder / "site.json").write_text(json.dumps(made))
-    run(capsys, "--store", store, "--site", str(folder))
-    assert victim.read_text() == "keep" and (folder / "index.html").is_file()
+    (site / "site.json").write_text(json.dumps(made))
+    run(capsys, "--store", store, "--site", str(site))
+    assert victim.read_text() == "keep" and (site / "index.html").is_file()
 
 
 @pytest.mark.parametrize("name", HOSTILE)

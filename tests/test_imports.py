@@ -63,24 +63,16 @@ LIBRARIES = {
     "click": (
         "diagnose/cli/",
         "diagnose/faults/__main__.py",
-        "diagnose/faults/prices.py",
-        "diagnose/faults/score.py",
-        "diagnose/faults/sweep.py",
         "diagnose/train/__main__.py",
-        "diagnose/train/leave_out.py",
     ),
 }
-#: What is run as a program, and so may print and exit; `faults` makes jobs and judges diagnoses of them, `train` learns from them.
+#: What is run as a program, and so may print and exit; `faults` makes jobs, `train` learns from them.
 PROGRAMS = {
     *CLI,
     "diagnose/__main__.py",
     "diagnose/confirm/host.py",
     "diagnose/faults/__main__.py",
-    "diagnose/faults/prices.py",
-    "diagnose/faults/score.py",
-    "diagnose/faults/sweep.py",
     "diagnose/train/__main__.py",
-    "diagnose/train/leave_out.py",
 }
 #: Modules that no other name than these may import at their top: they answer before numpy is there.
 LIGHT = {"diagnose/__init__.py", "diagnose/__main__.py", *CLI, "diagnose/errors.py"}

@@ -6,10 +6,10 @@ import jsonschema
 import pytest
 
 from diagnose.cli.main import main
-from diagnose.faults.telemetry.prometheus import render_range
-from diagnose.faults.telemetry.render import render
-from diagnose.faults.telemetry.worlds import draw_world
 from diagnose.report.schemas import make_schema
+from tests.clusters.prometheus import render_range
+from tests.clusters.render import render
+from tests.clusters.worlds import draw_world
 
 
 @pytest.fixture(scope="module")

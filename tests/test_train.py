@@ -177,7 +177,7 @@ def test_a_job_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
         return (JobSpec(pp=1, dp=2, microbatches=2, steps=4, noise=options["noise"][0], seed=index),)
 
     monkeypatch.setattr(measure, "draw_job", draw)
-    monkeypatch.setattr(measure, "_analyse", lambda _: SimpleNamespace(features={"gain.stage": Feature(0.0)}))
+    monkeypatch.setattr(measure, "analyse", lambda _: SimpleNamespace(features={"gain.stage": Feature(0.0)}))
     jobs = measure_jobs(dataclasses.replace(WANTED, n_jobs=3))
     assert [bool(job.features) for job in jobs] == [True, False, True]
     assert jobs[1].error.startswith("ZeroDivisionError: as drawn (test_train.py:")

@@ -9,13 +9,13 @@ import pytest
 
 from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.decoy import Decoy
-from diagnose.faults.decoys import OlderMachines
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from tests.judge.cases import diagnose_table
+from tests.scoring.swept_decoys import OlderMachines
 
 #: Nothing varies, so that seconds that are added can equal a factor.
 QUIET = JobSpec(pp=3, dp=4, microbatches=6, steps=10, noise=0.0, seed=12)

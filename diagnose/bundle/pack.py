@@ -231,12 +231,13 @@ def _list(
     return job, sorted(listed, key=lambda each: each[1]), left_out
 
 
-def _give_free(name: str, taken: set[str]) -> str:
-    """Give a name that no source before has."""
-    n, free = 1, name
+def _give_free(path: str, taken: set[str]) -> str:
+    """Give a name that nothing before has, in the same folder of the zip."""
+    folder, slash, name = path.rpartition("/")
+    n, free = 1, path
     while free in taken:
         n += 1
-        free = f"{n}-{name}"
+        free = f"{folder}{slash}{n}-{name}"
     taken.add(free)
     return free
 
@@ -359,7 +360,9 @@ def _write_files(
     for n, file in enumerate(found):
         report(f"writing file {n + 1} of {len(found)}")
         inside = file.inside if names is None else _rename(names, file.inside)
-        inside = _give_free_path(inside.encode("utf-8", "replace").decode(), taken)
+        # Backslashes and colons are letters here and folders elsewhere.
+        inside = re.sub(r"[\\:\0-\x1f\x7f-\x9f]", "_", inside.encode("utf-8", "replace").decode())
+        inside = _give_free(inside, taken)
         with _Spool() as spool:
             try:
                 of_text = clean_about if file.kind == "metadata" else clean
@@ -369,18 +372,6 @@ def _write_files(
                 continue
             written.append((inside, file.kind, *spool.copy_to(archive, inside)))
     return written
-
-
-def _give_free_path(inside: str, taken: set[str]) -> str:
-    """Give a name in the zip that no other file has; backslashes and colons are letters here and folders elsewhere."""
-    inside = re.sub(r"[\\:\0-\x1f\x7f-\x9f]", "_", inside)
-    free, n = inside, 1
-    while free in taken:
-        n += 1
-        folder, slash, name = inside.rpartition("/")
-        free = f"{folder}{slash}{n}-{name}"
-    taken.add(free)
-    return free
 
 
 class _Spool:

@@ -11,8 +11,6 @@ Enters: a `JobSpec` and faults. Leaves: a trace as a training job would record i
     simulate.py    when things happen     -> Times
     record.py      what a tracer records  -> pyarrow.Table
     generate.py    all of it in order     -> Job, with its Truth
-    telemetry/     what machines measure  -> Telemetry, of clusters of their own (worlds.py) or of a job (bridge.py)
-    score.py       how good diagnoses are -> tables; by strength, kind by kind: sweep.py
 
 A new cause is a new file: a subclass of `Fault`; `KINDS` and `draw_fault(spec, rng, *, strength, onset, kind)` (see `fault.py`);
 and what tests run over: `EXAMPLES`, `PLAIN`, `LOOK_ALIKES` and `FIXTURE` (see `example.py`). The name of the file is the name of

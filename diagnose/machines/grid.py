@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.telemetry import Metric, Series, Telemetry
+from diagnose.telemetry.match import by_number
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -121,7 +122,7 @@ def _bin(
 ) -> Level:
     """Average all series of one metric over bins."""
     metric = series[0].metric
-    devices = tuple(sorted({one.device for one in series}, key=_natural))
+    devices = tuple(sorted({one.device for one in series}, key=by_number))
     place = {device: i for i, device in enumerate(devices)}
     row = np.array([number[one.host] * len(devices) + place[one.device] for one in series])
     lengths = np.array([len(one.times) for one in series])
@@ -151,8 +152,3 @@ def _rates(times: Floats, values: Floats, lengths: Ints, longest_s: float) -> Fl
     elapsed[np.r_[0, np.cumsum(lengths)[:-1]]] = np.inf
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where((elapsed > 0) & (elapsed <= longest_s), grown / elapsed, np.nan))
-
-
-def _natural(device: str) -> tuple[int, str]:
-    """Sort cards by number."""
-    return (int(device), "") if device.isdigit() else (1 << 30, device)

@@ -67,7 +67,7 @@ def match_machines(hosts: Collection[str], telemetry: Telemetry) -> Machines:
     return Machines(
         called,
         tuple(host for host in wanted if host not in called),
-        {host: tuple(sorted(devices, key=_by_number)) for host, devices in cards.items()},
+        {host: tuple(sorted(devices, key=by_number)) for host, devices in cards.items()},
     )
 
 
@@ -113,8 +113,12 @@ def _unique(names: Collection[str]) -> dict[str, str]:
     return {short: found[0] for short, found in by_short.items() if len(found) == 1}
 
 
-def _by_number(device: str) -> tuple[int, str]:
-    """Sort cards by number."""
+def by_number(device: str) -> tuple[int, str]:
+    """Sort cards by number, and others behind them.
+
+    >>> sorted(["10", "²", "2"], key=by_number)
+    ['2', '10', '²']
+    """
     return (int(device), "") if device.isdecimal() else (1 << 30, device)
 
 

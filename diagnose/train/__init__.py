@@ -6,9 +6,8 @@ trees.py        one boosted model a cause (scikit-learn)       -> flat arrays
 calibrate.py    scores to probabilities, on other jobs         -> two numbers a cause
 likeness.py     where the jobs of training lie                 -> knots, prototypes, a limit
 fit.py          all of it in order, and how good it is         -> the file's content
-kept.py         jobs that another classifier can judge again   -> files
-leave_out.py    trained without each kind and world in turn    -> how good that is
 
 python -m diagnose.train
-python -m diagnose.train.leave_out
+
+How good it is on what it was not trained on: `python -m tests.scoring.leave_out`.
 """

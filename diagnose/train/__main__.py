@@ -4,7 +4,7 @@ python -m diagnose.train
 python -m diagnose.train --jobs 60 --calibrate 30 --out /tmp/classifier.json
 python -m diagnose.train --leave-out interleaved --out /tmp/classifier.json
 
-`python -m diagnose.train.leave_out` leaves out one after the other.
+`python -m tests.scoring.leave_out` leaves out one after the other.
 """
 
 import importlib.util

@@ -5,6 +5,7 @@ Enters: which jobs. Leaves: one `MeasuredJob` for each job, in the order of the 
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import io
 import json
@@ -18,37 +19,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from diagnose.faults.generate import FaultTruth, Job, draw_job, generate, strip_evidence
-from diagnose.faults.score import read_truth
 from diagnose.judge.rules import load_rules
 from diagnose.judges import read_rules
 from diagnose.model.analysis import Analysis
 from diagnose.model.request import Request
 from diagnose.pipeline import analyse_job
-from diagnose.train.kept import KeptJob, keep_job, write_kept
 
 #: Parts of the package that decide what is measured of which job; judging and reporting do not.
 _MEASURING = ("errors.py", "pipeline.py", "model", "trace", "whatif", "features", "faults")
 #: Programs among them.
-_NOT_MEASURING = tuple(
-    f"faults/{name}.py"
-    for name in (
-        "__main__",
-        "corpus",
-        "fixtures",
-        "figures",
-        "judged",
-        "score",
-        "score_tables",
-        "sweep",
-        "sweep_tables",
-        "swept",
-    )
-)
+_NOT_MEASURING = ("faults/__main__.py", "faults/corpus.py", "faults/fixtures.py")
 #: Jobs that a worker process takes at once.
 _CHUNK = 4
 
-#: Seed, index and noise of a job, and where it is kept.
-Order = tuple[int, int, tuple[float, float], Path | None]
+#: Keeps, in a file, a job that was made and measured.
+Keep = Callable[[Path, Job, Analysis], None]
+#: Seed, index and noise of a job, and what keeps it.
+Order = tuple[int, int, tuple[float, float], Callable[[Job, Analysis], None] | None]
 #: Feature by name, None where it could not be measured.
 Values = dict[str, float | None]
 
@@ -88,7 +75,7 @@ def measure_jobs(
     wanted: RandomJobs,
     *,
     cache: Path | None = None,
-    keeps: bool = False,
+    keep: Keep | None = None,
     workers: int = 1,
     progress: Callable[[MeasuredJob, int], None] | None = None,
 ) -> list[MeasuredJob]:
@@ -99,8 +86,8 @@ def measure_jobs(
     cache : Path, optional
         Folder with what was measured before, by the same code; what is measured now is added to it job by job. Jobs that failed
         are tried again.
-    keeps : bool
-        Keep each job (half a megabyte) in the cache so that it can be judged again, see `kept`.
+    keep : callable, optional
+        Keeps each job besides, in a file of the cache (`place_kept`); one that has no such file is measured again.
     workers : int
         Processes; they change nothing but the time.
     progress : callable, optional
@@ -113,7 +100,7 @@ def measure_jobs(
     """
     with contextlib.ExitStack() as stack:
         jobs: dict[int, MeasuredJob] = {}
-        keep = None
+        lines = None
         if cache is not None:
             file = cache / f"{name_jobs(wanted)}.jsonl"
             cache.mkdir(parents=True, exist_ok=True)
@@ -121,17 +108,20 @@ def measure_jobs(
             _write_jobs(
                 file, jobs
             )  # without what failed, and a last line that an interrupted training left half written
-            keep = stack.enter_context(file.open("a", encoding="utf-8"))
-        kept = {index: place_kept(cache, wanted, index) for index in range(wanted.n_jobs)} if cache and keeps else {}
+            lines = stack.enter_context(file.open("a", encoding="utf-8"))
+        kept = {index: place_kept(cache, wanted, index) for index in range(wanted.n_jobs)} if cache and keep else {}
         for path in kept.values():
             path.parent.mkdir(exist_ok=True)
         left = [i for i in range(wanted.n_jobs) if i not in jobs or (i in kept and not kept[i].exists())]
-        orders = [(wanted.seed, index, wanted.noise, kept.get(index)) for index in left]
+        orders: list[Order] = [
+            (wanted.seed, i, wanted.noise, functools.partial(keep, kept[i]) if keep and i in kept else None)
+            for i in left
+        ]
         for n_done, job in enumerate(stack.enter_context(contextlib.closing(_run(orders, workers))), start=1):
             jobs[job.index] = job
-            if keep is not None:
-                keep.write(_to_line(job))
-                keep.flush()
+            if lines is not None:
+                lines.write(_to_line(job))
+                lines.flush()
             if progress is not None:
                 progress(job, len(left) - n_done)
     return [jobs[index] for index in range(wanted.n_jobs)]
@@ -149,17 +139,12 @@ def place_kept(cache: Path, wanted: RandomJobs, index: int) -> Path:
 
 
 def measure_job(trace: pa.Table) -> Values:
-    """Measure the features of one job, as the pipeline does."""
-    return _values_of(_analyse(trace))
+    """Measure the features of one job."""
+    return _values_of(analyse(trace))
 
 
-def measure_again(seed: int, index: int, noise: tuple[float, float]) -> KeptJob:
-    """Make a job and measure it, to be judged in other ways."""
-    job = generate(*draw_job(seed, index, noise=noise))
-    return _keep(job, _analyse(job.trace))
-
-
-def _analyse(trace: pa.Table) -> Analysis:
+def analyse(trace: pa.Table) -> Analysis:
+    """Measure all of a job, as the pipeline does."""
     file = io.BytesIO()
     pq.write_table(trace, file)
     file.seek(0)
@@ -168,11 +153,6 @@ def _analyse(trace: pa.Table) -> Analysis:
 
 def _values_of(analysis: Analysis) -> Values:
     return {name: feature.value for name, feature in analysis.features.items()}
-
-
-def _keep(job: Job, analysis: Analysis) -> KeptJob:
-    truth = json.loads(job.truth.to_json())
-    return keep_job(read_truth(truth, job.truth.spec.step_numbers().tolist()), analysis, read_rules())
 
 
 def measuring_digest() -> str:
@@ -212,13 +192,13 @@ def _run(orders: list[Order], workers: int) -> Generator[MeasuredJob, None, None
 
 def _measure_one(order: Order) -> MeasuredJob:
     """Generate a job and measure it with its evidence rows and without; whatever goes wrong is a finding."""
-    seed, index, noise, path = order
+    seed, index, noise, keep = order
     try:
         job = generate(*draw_job(seed, index, noise=noise))
         bare = strip_evidence(job.trace)
-        analysis = _analyse(job.trace)
-        if path is not None:
-            write_kept(_keep(job, analysis), path)
+        analysis = analyse(job.trace)
+        if keep is not None:
+            keep(job, analysis)
         whole = _values_of(analysis)
         features = (whole, whole if bare.equals(job.trace) else measure_job(bare))
     except Exception as error:  # noqa: BLE001 - a job that fails is reported, the others are measured

@@ -154,7 +154,7 @@ def read_url(text: str) -> sa.URL:
         return url
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
-    password = _find_password()
+    password = read_secret(PASSWORD)
     return url.set(password=password) if password is not None else url
 
 
@@ -163,11 +163,6 @@ def _is_full(error: sa.exc.SQLAlchemyError) -> bool:
     # Without the rows that were to be written: they may speak of disks too.
     said = str(getattr(error, "orig", None) or "")
     return any(full in said for full in _FULL)
-
-
-def _find_password() -> str | None:
-    """Read the password of the store where it is kept."""
-    return read_secret(PASSWORD)
 
 
 def _make_engine(url: sa.URL, *, only_reads: bool) -> sa.Engine:

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from diagnose.faults.telemetry.ranges import HELD_OUT, TUNED, Ranges
-from diagnose.faults.telemetry.render import render
-from diagnose.faults.telemetry.worlds import SEVEN, World, draw_world
 from diagnose.machines.find import find_machines
+from tests.clusters.ranges import HELD_OUT, TUNED, Ranges
+from tests.clusters.render import render
+from tests.clusters.worlds import SEVEN, World, draw_world
 from tests.machines.minder import Minder, train
 from tests.machines.score import Count, tabulate
 

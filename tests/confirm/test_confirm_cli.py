@@ -11,13 +11,13 @@ import pytest
 from diagnose.cli.main import main
 from diagnose.confirm import catalogue
 from diagnose.confirm.plan import make_plan
-from diagnose.faults.telemetry.ranges import TUNED
-from diagnose.faults.telemetry.render import render
-from diagnose.faults.telemetry.worlds import draw_world
 from diagnose.machines.find import find_machines
 from diagnose.machines.rules import read_machine_rules
 from diagnose.model.machines import MachinesDocument
 from diagnose.model.plain import to_json
+from tests.clusters.ranges import TUNED
+from tests.clusters.render import render
+from tests.clusters.worlds import draw_world
 from tests.confirm.stands import document, machine
 from tests.report.examples import healthy
 

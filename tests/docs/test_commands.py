@@ -16,14 +16,14 @@ import pytest
 
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.telemetry.bridge import telemetry_of
-from diagnose.faults.telemetry.prometheus import render_range
-from diagnose.faults.telemetry.render import render
-from diagnose.faults.telemetry.worlds import draw_world
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.machines.find import find_machines
 from diagnose.model.plain import to_json
 from docs.tools.shell import ROOT, Shell, list_commands
+from tests.clusters.bridge import telemetry_of
+from tests.clusters.prometheus import render_range
+from tests.clusters.render import render
+from tests.clusters.worlds import draw_world
 from tests.collectives.simulate import Fault, Shape, simulate
 from tests.collectives.write import write_flight_recorder
 from tests.confirm.stands import document, machine, result
@@ -47,8 +47,9 @@ CANNOT_RUN = {
     "srun ": "needs Slurm",
     "diagnose /shared/traces/job-7": "needs what the job before it recorded",
     "python -m tests.record.table": "runs real jobs, hours of them; tests/record/table runs one of each framework",
-    "python -m diagnose.faults": "makes hundreds of jobs, minutes long; tests/faults runs each of these programs on a few",
-    "python -m diagnose.train": "trains for ten minutes; tests/test_train.py and tests/test_leave_out.py train on a few jobs",
+    "python -m diagnose.faults": "makes hundreds of jobs, minutes long; tests/faults makes a few",
+    "python -m tests.scoring": "diagnoses hundreds of jobs, minutes long; its tests run each of these programs on a few",
+    "python -m diagnose.train": "trains for ten minutes; tests/test_train.py trains on a few jobs",
     "ruff ": "CI's step `ruff`",
     "mypy": "CI's step `mypy`",
     "lint-imports": "CI's step `who imports whom`",

@@ -13,12 +13,10 @@ from diagnose.faults.decoys import (
     HiddenTransfer,
     HiddenWorker,
     LongerComputes,
-    OlderMachines,
     OrdinaryLoads,
     PlannedCollections,
     QuickCheckpoints,
     TinyCollections,
-    UnevenExperts,
     UniformlySlow,
     WarmUp,
 )
@@ -31,6 +29,7 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec, random_spec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
+from tests.scoring.swept_decoys import OlderMachines, UnevenExperts
 
 SPEC = JobSpec(pp=4, dp=3, microbatches=6, steps=16, seed=21)
 NUMBERS = SPEC.step_numbers()

@@ -17,9 +17,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from diagnose.faults.telemetry.worlds import SEVEN
 from diagnose.machines.grid import make_grid
 from diagnose.model.telemetry import Telemetry
+from tests.clusters.worlds import SEVEN
 
 #: Samples of a window; parts that the denoised window is made of; seconds from one window to the next.
 WINDOW, N_PARTS, STRIDE_S = 8, 3, 20.0

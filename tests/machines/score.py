@@ -6,7 +6,7 @@ Enters: worlds, and what names machines in each. Leaves: tables.
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
-from diagnose.faults.telemetry.worlds import World
+from tests.clusters.worlds import World
 
 #: Kinds of rules that are right for each kind of a fault: without counters nobody can tell a memory error from one of a program.
 RIGHT = {

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from diagnose.errors import TraceError, UsageError
-from diagnose.faults.telemetry.ranges import TUNED
-from diagnose.faults.telemetry.render import render
-from diagnose.faults.telemetry.worlds import draw_world
 from diagnose.machines.find import find_machines
 from diagnose.machines.rules import read_machine_rule, read_machine_rules
 from diagnose.model.telemetry import METRICS, Series, Telemetry
+from tests.clusters.ranges import TUNED
+from tests.clusters.render import render
+from tests.clusters.worlds import draw_world
 from tests.machines.score import RIGHT, Count
 
 SMALL = dataclasses.replace(TUNED, n_hosts=(6, 48), n_cards=(1, 2))

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from diagnose.faults.telemetry.ranges import TUNED
-from diagnose.faults.telemetry.render import render
-from diagnose.faults.telemetry.worlds import draw_world
+from tests.clusters.ranges import TUNED
+from tests.clusters.render import render
+from tests.clusters.worlds import draw_world
 from tests.machines.minder import train
 
 SMALL = dataclasses.replace(TUNED, n_hosts=(8, 32), n_cards=(1,), intervals_s=(5.0,))

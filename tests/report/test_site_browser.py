@@ -13,14 +13,14 @@ from diagnose.triage.store import Store
 from tests.fleet.stores import fill
 from tests.report.test_html_browser import Visit, browser  # noqa: F401 - a fixture
 
-N_JOBS = 100
+N_JOBS = 44
 #: Columns of the table of jobs.
 LOST, RECOVERABLE, S, GPUS, CAUSE, OWNER = 1, 2, 3, 4, 5, 7
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fleet]:
-    """Write the site of a store of a hundred jobs."""
+    """Write the site of a store of jobs, each fixture several times."""
     folder = tmp_path_factory.mktemp("site")
     with Store(f"sqlite:///{folder / 'store.db'}") as store:
         fill(f"sqlite:///{folder / 'store.db'}", N_JOBS)

@@ -13,12 +13,12 @@ from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.generate import generate
 from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.telemetry.bridge import telemetry_of
-from diagnose.faults.telemetry.prometheus import render_range
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.request import Request
 from diagnose.model.telemetry import METRICS, Series, Telemetry
 from diagnose.pipeline import diagnose_job
+from tests.clusters.bridge import telemetry_of
+from tests.clusters.prometheus import render_range
 
 BEGAN_S = 1.75e9
 SPEC = JobSpec(pp=2, dp=4, steps=24, workers_per_host=2, absolute_times=True, seed=5, forward_s=0.2)

@@ -12,12 +12,12 @@ import diagnose
 from diagnose.cli.main import main
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.telemetry.bridge import telemetry_of
-from diagnose.faults.telemetry.prometheus import render_range
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.saved import restore
 from diagnose.report.html.page import render_saved
 from diagnose.report.schemas import make_schema
+from tests.clusters.bridge import telemetry_of
+from tests.clusters.prometheus import render_range
 from tests.report.pages import assert_fits
 from tests.trace.producers import megatron_lines
 

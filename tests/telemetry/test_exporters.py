@@ -18,12 +18,12 @@ import pytest
 from diagnose.errors import ServiceError, TraceError, UsageError
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.telemetry.bridge import telemetry_of
-from diagnose.faults.telemetry.prometheus import render_range
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.telemetry.read import read_telemetry
+from tests.clusters.bridge import telemetry_of
+from tests.clusters.prometheus import render_range
 
 EXPORTER, SERVER = shutil.which("prometheus-node-exporter"), shutil.which("prometheus")
 #: Of any Linux machine, whatever disks and ports it has.

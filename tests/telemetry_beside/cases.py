@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import Job, generate, random_faults
 from diagnose.faults.spec import JobSpec, random_spec
-from diagnose.faults.telemetry.bridge import SUB_CAUSES, Beside, SubCause, draw_sub_cause, telemetry_of
-from diagnose.faults.telemetry.load import LOADS, STILL
+from tests.clusters.bridge import SUB_CAUSES, Beside, SubCause, draw_sub_cause, telemetry_of
+from tests.clusters.load import LOADS, STILL
 
 #: What is drawn: a fault that telemetry shows; a job without a fault of a machine, in which a sound worker will be blamed by hand;
 #: a fault that telemetry shows beside one that is no machine's.

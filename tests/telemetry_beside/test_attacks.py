@@ -10,7 +10,6 @@ import pytest
 from diagnose.errors import TraceError
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.telemetry.bridge import telemetry_of
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.judge.rules import load_rules
 from diagnose.model.diagnosis import Diagnosis
@@ -19,6 +18,7 @@ from diagnose.model.telemetry import Series, Telemetry
 from diagnose.pipeline import diagnose_job
 from diagnose.report import brief
 from diagnose.telemetry_beside import add_telemetry
+from tests.clusters.bridge import telemetry_of
 from tests.telemetry_beside.cases import Case
 from tests.telemetry_beside.table import is_weakened, times_of
 

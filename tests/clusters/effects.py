@@ -8,9 +8,9 @@ import dataclasses
 import numpy as np
 
 from diagnose.faults.spec import draw_log_uniform
-from diagnose.faults.telemetry.kinds import MachineFault, Symptom
-from diagnose.faults.telemetry.ranges import Benign
-from diagnose.faults.telemetry.render import Effect, Gap, How, Ints
+from tests.clusters.kinds import MachineFault, Symptom
+from tests.clusters.ranges import Benign
+from tests.clusters.render import Effect, Gap, How, Ints
 
 #: Machines of a rack.
 _RACK = 8

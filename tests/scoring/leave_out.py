@@ -1,7 +1,7 @@
-"""`python -m diagnose.train.leave_out`: say how good diagnoses are of what training has never seen.
+"""`python -m tests.scoring.leave_out`: say how good diagnoses are of what training has never seen.
 
-python -m diagnose.train.leave_out --workers 2
-python -m diagnose.train.leave_out --jobs 200 --calibrate 80 --name worker-fault --name gpipe
+python -m tests.scoring.leave_out --workers 2
+python -m tests.scoring.leave_out --jobs 200 --calibrate 80 --name worker-fault --name gpipe
 
 Each kind of fault, and each feature of worlds, is left out of training in turn, and the jobs that have it are judged by what was
 trained on the others. Jobs are measured once, and kept (half a megabyte each): what is left out changes the classifier alone, and
@@ -22,17 +22,17 @@ import click
 import numpy as np
 
 from diagnose.errors import DiagnoseError
-from diagnose.faults.figures import Figures, PartFigures, Rate, measure, measure_kind, measure_world
-from diagnose.faults.judged import JudgedJob, describe, find_worst
-from diagnose.faults.score_tables import Table, ratio, render_parts, table
-from diagnose.faults.sweep import run_in_any_order
 from diagnose.judge.classifier import Classifier, read_classifier
 from diagnose.judge.rules import RuleSet
 from diagnose.judges import read_rules
 from diagnose.train.__main__ import CALIBRATION_NOISE, CALIBRATION_SEED, NOISE, Progress
 from diagnose.train.fit import dump_model, train
-from diagnose.train.kept import NotPricedError, read_kept, rejudge, write_kept
-from diagnose.train.measure import MeasuredJob, RandomJobs, measure_again, measure_jobs, place_kept
+from diagnose.train.measure import MeasuredJob, RandomJobs, measure_jobs, place_kept
+from tests.scoring.figures import Figures, PartFigures, Rate, measure, measure_kind, measure_world
+from tests.scoring.judged import JudgedJob, describe, find_worst
+from tests.scoring.kept import NotPricedError, measure_again, read_kept, rejudge, write_kept, write_made
+from tests.scoring.score_tables import Table, ratio, render_parts, table
+from tests.scoring.sweep import run_in_any_order
 
 #: Parts into which all jobs are cut to judge each by the others.
 N_PARTS = 5
@@ -110,7 +110,7 @@ def main(
     wanted = (RandomJobs(seed, n_jobs, NOISE), RandomJobs(seed + CALIBRATION_SEED, n_calibrate, CALIBRATION_NOISE))
     try:
         jobs = [
-            measure_jobs(part, cache=cache, keeps=True, workers=workers, progress=Progress(what, part.n_jobs))
+            measure_jobs(part, cache=cache, keep=write_made, workers=workers, progress=Progress(what, part.n_jobs))
             for what, part in zip(("trees", "calibration"), wanted, strict=True)
         ]
         measured = Measured(wanted, cache, (jobs[0], jobs[1]))

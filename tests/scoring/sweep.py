@@ -1,7 +1,7 @@
-"""`python -m diagnose.faults.sweep`: how large must a fault be to be found, kind by kind, and what is said of what is none.
+"""`python -m tests.scoring.sweep`: how large must a fault be to be found, kind by kind, and what is said of what is none.
 
-python -m diagnose.faults.sweep --kind worker-fault/worker --kind data-loading --jobs 20 --workers 2
-python -m diagnose.faults.sweep --decoy longer-computes --decoy evaluation --jobs 50 --rows /tmp/healthy.jsonl
+python -m tests.scoring.sweep --kind worker-fault/worker --kind data-loading --jobs 20 --workers 2
+python -m tests.scoring.sweep --decoy longer-computes --decoy evaluation --jobs 50 --rows /tmp/healthy.jsonl
 
 A fault is made as strong as it must be to lose a given part of the mean step time, in jobs of varied worlds: the same jobs at every
 strength. Job i of a seed is the same however many there are.
@@ -21,9 +21,9 @@ import click
 
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.faults.catalogue import list_cause_files
-from diagnose.faults.score_tables import table
-from diagnose.faults.sweep_tables import list_worst, table_of_decoys, table_of_faults
-from diagnose.faults.swept import DECOYS, Point, SweptJob, read_row, sweep_one
+from tests.scoring.score_tables import table
+from tests.scoring.sweep_tables import list_worst, table_of_decoys, table_of_faults
+from tests.scoring.swept import DECOYS, Point, SweptJob, read_row, sweep_one
 
 Done = TypeVar("Done")
 

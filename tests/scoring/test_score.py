@@ -1,4 +1,4 @@
-"""`python -m diagnose.faults.score`: jobs from a folder or made in memory, the same whatever the number of processes."""
+"""`python -m tests.scoring.score`: jobs from a folder or made in memory, the same whatever the number of processes."""
 
 import functools
 import json
@@ -10,15 +10,15 @@ from click.testing import CliRunner, Result
 
 from diagnose import pipeline
 from diagnose.errors import UsageError
-from diagnose.faults import score
-from diagnose.faults.figures import measure
 from diagnose.faults.generate import generate, write_job
-from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause
-from diagnose.faults.score import judge_file, main, read_truth, to_json
-from diagnose.faults.score_tables import render, table
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.request import Request
+from tests.scoring import score
+from tests.scoring.figures import measure
+from tests.scoring.judged import JudgedJob, SaidCause, TrueCause
+from tests.scoring.score import judge_file, main, read_truth, to_json
+from tests.scoring.score_tables import render, table
 
 SMALL = JobSpec(pp=2, dp=2, microbatches=4, steps=6)
 SLOW = WorkerFault(places=((1, 0),), slowdown=2.0, onset=3)

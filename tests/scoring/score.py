@@ -1,7 +1,7 @@
-"""`python -m diagnose.faults.score`: diagnose jobs whose truth is known, and say how good the diagnoses are.
+"""`python -m tests.scoring.score`: diagnose jobs whose truth is known, and say how good the diagnoses are.
 
-python -m diagnose.faults.score FOLDER --workers 2
-python -m diagnose.faults.score --jobs 300 --seed 7 --noise 0.3 3 --json score.json --worst 20
+python -m tests.scoring.score FOLDER --workers 2
+python -m tests.scoring.score --jobs 300 --seed 7 --noise 0.3 3 --json score.json --worst 20
 
 A cause is true where at least 2% of the step comes back with it mended (`figures` says all definitions).
 """
@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 
 from diagnose.errors import DiagnoseError, UsageError
 from diagnose.faults.fault import Worker
-from diagnose.faults.figures import Figures, drop_unsure, measure
 from diagnose.faults.generate import Job, draw_job, generate, name_truth
-from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause, describe, find_worst
-from diagnose.faults.score_tables import render
 from diagnose.model.request import Request
+from tests.scoring.figures import Figures, drop_unsure, measure
+from tests.scoring.judged import JudgedJob, SaidCause, TrueCause, describe, find_worst
+from tests.scoring.score_tables import render
 
 if TYPE_CHECKING:
     from diagnose.model.cause import Cause

@@ -1,4 +1,4 @@
-"""Prices of fixes against the truth: `python -m diagnose.faults.prices --jobs 50`.
+"""Prices of fixes against the truth: `python -m tests.scoring.prices --jobs 50`.
 
 Enters: numbers of a seed. Leaves: for each fix, how far its predicted speedup is from that of the job simulated without the fault.
 The fault is alone in half of the jobs and beside another one in the others. Truth comes from the generator's own event simulation.
@@ -17,9 +17,9 @@ import numpy as np
 
 from diagnose.faults.decoys import WarmUp
 from diagnose.faults.generate import draw_job, generate, list_causes, write_job
-from diagnose.faults.score_tables import table
 from diagnose.faults.spec import NOISE
 from diagnose.model.request import Request
+from tests.scoring.score_tables import table
 
 #: Fixes whose truth is another job, and not the job without the fault: their own tests simulate it.
 ELSEWHERE = frozenset({"repartition-stages", "schedule", "rebalance-sequences", "shard-context", "swap-workers"})

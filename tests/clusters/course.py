@@ -6,10 +6,10 @@ Enters: ranges, benign events and faults. Leaves: courses, and which machine fol
 import numpy as np
 
 from diagnose.faults.spec import draw_log_uniform
-from diagnose.faults.telemetry.kinds import MachineFault, Symptom
-from diagnose.faults.telemetry.load import PHASES, Family
-from diagnose.faults.telemetry.ranges import Benign, Ranges
-from diagnose.faults.telemetry.render import TICK_S, Floats, Ints, follow_one, stack_courses
+from tests.clusters.kinds import MachineFault, Symptom
+from tests.clusters.load import PHASES, Family
+from tests.clusters.ranges import Benign, Ranges
+from tests.clusters.render import TICK_S, Floats, Ints, follow_one, stack_courses
 
 _COMPUTE, _EXCHANGE, _SAVE, _EVALUATE, _START, _WAIT, _DEAD, _STARVED = range(len(PHASES))
 

@@ -5,6 +5,7 @@ before are looked up, and for another one the job is measured again.
 """
 
 import dataclasses
+import json
 import pickle
 import zlib
 from collections.abc import Callable, Sequence
@@ -13,15 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.faults.judged import JudgedJob
-from diagnose.faults.score import read_said
+from diagnose.faults.generate import Job, draw_job, generate
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.rules import RuleSet
 from diagnose.judge.verdict import reach_verdict
+from diagnose.judges import read_rules
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change
 from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.trace import Seconds
+from diagnose.train.measure import analyse
+from tests.scoring.judged import JudgedJob
+from tests.scoring.score import read_said, read_truth
 
 #: Probabilities for which a job is judged when it is measured, so that most removals are priced: nobody is asked, all are sure.
 PRICED_AT = (None, 0.995)
@@ -80,6 +84,18 @@ def keep_job(row: JudgedJob, analysis: Analysis, rule_set: RuleSet) -> KeptJob:
     return job
 
 
+def keep_made(job: Job, analysis: Analysis) -> KeptJob:
+    """Keep a job that was made."""
+    truth = json.loads(job.truth.to_json())
+    return keep_job(read_truth(truth, job.truth.spec.step_numbers().tolist()), analysis, read_rules())
+
+
+def measure_again(seed: int, index: int, noise: tuple[float, float]) -> KeptJob:
+    """Make a job and measure it, to be judged in other ways."""
+    job = generate(*draw_job(seed, index, noise=noise))
+    return keep_made(job, analyse(job.trace))
+
+
 def rejudge(job: KeptJob, rule_set: RuleSet, prediction: Prediction | None) -> JudgedJob:
     """Judge a job again by what a classifier makes of it.
 
@@ -100,9 +116,14 @@ def write_kept(job: KeptJob, path: Path) -> None:
     partial.replace(path)
 
 
+def write_made(path: Path, job: Job, analysis: Analysis) -> None:
+    """Keep a job that was made in a file."""
+    write_kept(keep_made(job, analysis), path)
+
+
 def read_kept(path: Path) -> KeptJob:
     """Read a job that `write_kept` wrote."""
-    found = pickle.loads(zlib.decompress(path.read_bytes()))  # noqa: S301 - a file of our own, written by the same code
+    found = pickle.loads(zlib.decompress(path.read_bytes()))
     assert isinstance(found, KeptJob)
     return found
 

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import numpy as np
 
 from diagnose.faults.spec import draw_log_uniform
-from diagnose.faults.telemetry.load import LOADS
+from tests.clusters.load import LOADS
 
 #: What a machine shows of a fault. The first five are families of metrics that do as if nothing ran any more.
 Symptom = Literal[

@@ -9,12 +9,12 @@ import pytest
 from diagnose.errors import UsageError
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.telemetry.bridge import SUB_CAUSES, telemetry_of
-from diagnose.faults.telemetry.prometheus import render_range
-from diagnose.faults.telemetry.ranges import HELD_OUT, TUNED
-from diagnose.faults.telemetry.render import render
-from diagnose.faults.telemetry.worlds import draw_world
 from diagnose.faults.worker_fault import WorkerFault
+from tests.clusters.bridge import SUB_CAUSES, telemetry_of
+from tests.clusters.prometheus import render_range
+from tests.clusters.ranges import HELD_OUT, TUNED
+from tests.clusters.render import render
+from tests.clusters.worlds import draw_world
 
 SPEC = JobSpec(pp=4, dp=4, steps=20, workers_per_host=4, contiguous=True, absolute_times=True)
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from diagnose.faults import sweep as program
 from diagnose.faults.inputs import draw_inputs
-from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec, count_rows
-from diagnose.faults.strength import find_losing, lost_share
-from diagnose.faults.sweep import list_kinds, list_points, sweep
-from diagnose.faults.sweep_tables import list_worst, table_of_decoys, table_of_faults
-from diagnose.faults.swept import MAX_ROWS, Point, SweptJob, draw_fault_losing
 from diagnose.faults.worker_fault import WorkerFault
+from tests.scoring import sweep as program
+from tests.scoring.judged import JudgedJob, SaidCause, TrueCause
+from tests.scoring.losing import find_losing, lost_share
+from tests.scoring.sweep import list_kinds, list_points, sweep
+from tests.scoring.sweep_tables import list_worst, table_of_decoys, table_of_faults
+from tests.scoring.swept import MAX_ROWS, Point, SweptJob, draw_fault_losing
 
 SPEC = JobSpec(pp=3, dp=3, microbatches=4, steps=6, seed=11)
 POINT = Point("worker-fault/worker", 0.06)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from diagnose.faults.judged import COUNTS, NOTHING, TOO_SMALL, UNKNOWN, Found, JudgedJob, judge_as_published
+from tests.scoring.judged import COUNTS, NOTHING, TOO_SMALL, UNKNOWN, Found, JudgedJob, judge_as_published
 
 #: A true cause that costs at most this part less than the largest may be taken for it.
 AS_LARGE = 0.1

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.faults.judged import UNKNOWN, Found, JudgedJob, SaidCause
-from diagnose.faults.score_tables import NONE, ratio
-from diagnose.faults.swept import Point, SweptJob
+from tests.scoring.judged import UNKNOWN, Found, JudgedJob, SaidCause
+from tests.scoring.score_tables import NONE, ratio
+from tests.scoring.swept import Point, SweptJob
 
 #: What is said of another cause from here on is said surely.
 SURE = 0.8

@@ -17,10 +17,10 @@ from diagnose.faults.fault import Fault, Worker
 from diagnose.faults.generate import Job
 from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.spec import JobSpec
-from diagnose.faults.telemetry.load import FAMILIES, LOADS, PHASES, STILL
-from diagnose.faults.telemetry.render import Cluster, Effect, Floats, render
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.telemetry import Telemetry
+from tests.clusters.load import FAMILIES, LOADS, PHASES, STILL
+from tests.clusters.render import Cluster, Effect, Floats, render
 
 Ints = NDArray[np.int64]
 #: Why a fault is there, as telemetry can tell.

@@ -13,19 +13,19 @@ import pytest
 from click.testing import CliRunner
 
 from diagnose.faults.generate import generate
-from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause
-from diagnose.faults.score import judge_generated
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.judges import read_classifier, read_rules
 from diagnose.model.change import Remove
 from diagnose.model.request import Request
 from diagnose.pipeline import analyse_job
-from diagnose.train import leave_out as program
-from diagnose.train.kept import KeptJob, NotPricedError, Prices, keep_job, read_kept, rejudge, write_kept
-from diagnose.train.leave_out import N_PARTS, Measured, list_names, render
 from diagnose.train.measure import MeasuredJob, RandomJobs, measure_jobs, place_kept
 from tests.judge.measured_jobs import draw_jobs
+from tests.scoring import leave_out as program
+from tests.scoring.judged import JudgedJob, SaidCause, TrueCause
+from tests.scoring.kept import KeptJob, NotPricedError, Prices, keep_job, read_kept, rejudge, write_kept
+from tests.scoring.leave_out import N_PARTS, Measured, list_names, render
+from tests.scoring.score import judge_generated
 
 WANTED = (RandomJobs(1, 40, (0.3, 3.0)), RandomJobs(2, 20, (0.15, 4.5)))
 
@@ -114,14 +114,14 @@ def test_jobs_are_measured_again_where_they_are_not_kept(tmp_path: Path, monkeyp
     def measure_one(order: Any) -> MeasuredJob:
         asked.append(order[1])
         if order[3] is not None:
-            order[3].write_bytes(b"")
+            order[3](None, None)
         return draw_jobs(order[1] + 1, 1)[order[1]]
 
     monkeypatch.setattr(measure, "_measure_one", measure_one)
     wanted = RandomJobs(1, 3, (0.3, 3.0))
     measure_jobs(wanted, cache=tmp_path)
     for _ in range(2):
-        measure_jobs(wanted, cache=tmp_path, keeps=True)
+        measure_jobs(wanted, cache=tmp_path, keep=lambda path, _job, _analysis: path.write_bytes(b""))
     assert asked == [0, 1, 2, 0, 1, 2]
     assert place_kept(tmp_path, wanted, 1).exists()
 

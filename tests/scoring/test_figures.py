@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from diagnose.faults.figures import CauseFigures, OnsetFigures, Rate, drop_unsure, measure
-from diagnose.faults.judged import (
+from tests.scoring.figures import CauseFigures, OnsetFigures, Rate, drop_unsure, measure
+from tests.scoring.judged import (
     COUNTS,
     NOTHING,
     TOO_SMALL,

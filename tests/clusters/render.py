@@ -10,7 +10,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.faults.telemetry.load import (
+from diagnose.model.telemetry import METRICS, Metric, Series, Telemetry
+from tests.clusters.load import (
     AIR_C,
     DEGREES_A_WATT,
     FAMILIES,
@@ -21,7 +22,6 @@ from diagnose.faults.telemetry.load import (
     WARMING_S,
     Family,
 )
-from diagnose.model.telemetry import METRICS, Metric, Series, Telemetry
 
 #: Seconds between two points of a course.
 TICK_S: Final = 0.5

@@ -13,14 +13,15 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.faults.catalogue import list_cause_files
 from diagnose.faults.decoy import Decoy, mark_multiples
-from diagnose.faults.decoys import Evaluation, LongerComputes, OlderMachines, UnevenExperts
+from diagnose.faults.decoys import Evaluation, LongerComputes
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import generate
-from diagnose.faults.judged import JudgedJob, SaidCause, TrueCause
-from diagnose.faults.score import judge_generated
 from diagnose.faults.spec import NOISE, JobSpec
-from diagnose.faults.strength import find_losing
 from diagnose.faults.world import draw_world
+from tests.scoring.judged import JudgedJob, SaidCause, TrueCause
+from tests.scoring.losing import find_losing
+from tests.scoring.score import judge_generated
+from tests.scoring.swept_decoys import OlderMachines, UnevenExperts
 
 #: A fault that costs another part than it is to cost, by more than this part of it, is drawn again in another job, so many times.
 OFF, MAX_DRAWN = 0.1, 12

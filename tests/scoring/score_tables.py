@@ -5,8 +5,8 @@ Enters: `Figures`. Leaves: text.
 
 from collections.abc import Sequence
 
-from diagnose.faults.figures import SURE, CauseFigures, Figures, OnsetFigures, PartFigures, Rate
-from diagnose.faults.judged import NOTHING, UNKNOWN
+from tests.scoring.figures import SURE, CauseFigures, Figures, OnsetFigures, PartFigures, Rate
+from tests.scoring.judged import NOTHING, UNKNOWN
 
 #: A cell of a table without a figure.
 NONE = "-"
@@ -29,7 +29,7 @@ def render(figures: Figures, *, markdown: bool = False) -> str:
     return "\n".join(f"{_title(title, markdown)}\n{table(cells, markdown=markdown)}" for title, cells in tables)
 
 
-def _title(title: str, markdown: bool) -> str:  # noqa: FBT001 - passed on
+def _title(title: str, markdown: bool) -> str:
     """Write what stands above a table."""
     return f"**{title}**\n" if markdown else title
 

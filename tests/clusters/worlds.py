@@ -9,12 +9,12 @@ from typing import Final, Literal
 import numpy as np
 
 from diagnose.faults.spec import draw_log_uniform
-from diagnose.faults.telemetry.course import JobCourse
-from diagnose.faults.telemetry.effects import list_benign, list_effects
-from diagnose.faults.telemetry.kinds import KINDS, MachineFault, draw_slowdown, draw_symptoms
-from diagnose.faults.telemetry.load import LOADS, STILL
-from diagnose.faults.telemetry.ranges import TUNED, Benign, Ranges
-from diagnose.faults.telemetry.render import Cluster, Ints
+from tests.clusters.course import JobCourse
+from tests.clusters.effects import list_benign, list_effects
+from tests.clusters.kinds import KINDS, MachineFault, draw_slowdown, draw_symptoms
+from tests.clusters.load import LOADS, STILL
+from tests.clusters.ranges import TUNED, Benign, Ranges
+from tests.clusters.render import Cluster, Ints
 
 #: Metrics in Minder's order: with these alone it works.
 SEVEN: Final = (
