@@ -95,11 +95,10 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
 
 def _take_delays(o: Observed, nodes: Sequence[int], carried_s: Seconds | None) -> Iterator[tuple[Ints, Seconds]]:
     """Give nodes with the launch delays that no other rows fill: several at a time where they have few lanes."""
-    waits = np.diff(o.graph.sources.begin) > 0
 
     def idle(node: int) -> Seconds:
         delay = o.idle(node)
-        if carried_s is None or waits[node]:
+        if carried_s is None or o.graph.waits[node]:
             return delay
         return np.asarray(np.maximum(delay - carried_s[int(o.block.nodes.stage[node])], np.minimum(delay, 0.0)))
 
