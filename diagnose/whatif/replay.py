@@ -79,7 +79,7 @@ def side_by_side(do: Callable[[What], Found], each: Iterable[What], blocks: Iter
 
     The result does not depend on how many threads there are.
     """
-    if max(block.start_s[0].size for block in blocks) <= FEW_LANES:
+    if all(block.start_s[0].size <= FEW_LANES for block in blocks):
         return [do(one) for one in each]
     with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
         return list(pool.map(do, each))

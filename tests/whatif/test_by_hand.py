@@ -494,7 +494,13 @@ def test_spans_are_united() -> None:
 def test_worlds_lie_one_behind_the_other() -> None:
     """An array where it is kept, else 0, on the axis of steps; lanes become steps."""
     array = np.array([[1.0, 2.0]])
-    assert _lay_out(array, (True, False, True), (2, 2)).tolist() == [[1, 2], [1, 2], [0, 0], [0, 0], [1, 2], [1, 2]]
+    of_nodes, kept = (
+        np.stack([np.broadcast_to(array, (2, 2)), np.full((2, 2), 3.0)]),
+        np.array([[True, False, True], [False, True, False]]),
+    )
+    [first, second] = _lay_out(of_nodes, kept).tolist()
+    assert first == [[1, 2], [1, 2], [0, 0], [0, 0], [1, 2], [1, 2]]
+    assert second == [[0, 0], [0, 0], [3, 3], [3, 3], [0, 0], [0, 0]]
     assert _flatten(array, (2, 2)).tolist() == [[1], [2], [1], [2]]
     assert _flatten(array, (1, 2)).tolist() == [[1], [2]]
     assert _flatten(np.array([[3.0]]), (2, 2)).tolist() == [[3]]
