@@ -126,7 +126,8 @@ def find_train(
             continue
         # Numbers that one stands for hit several at a time.
         expected = min(1.0 - 1e-9, frequent)
-        choices = len(stated) + 1 if period in stated else period * len(candidates)
+        # Of the phases of numbers that stand for many only so many can be told apart.
+        choices = len(stated) + 1 if period in stated else max(period // width, 1) * len(candidates)
         n_there = train.n_hits / train.kept
         if n_there * _nats(train.kept, expected) < np.log(choices) - np.log(TRAIN_CHANCE):
             continue

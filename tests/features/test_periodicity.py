@@ -9,7 +9,7 @@ from diagnose.features.periodicity import PLANNED_CHANCE, STOP_CHANCE, measure_p
 from diagnose.model.feature import Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
-from diagnose.numerics.period import find_period
+from diagnose.numerics.period import find_period, find_train
 from tests.features.hand import N_STEPS, components, evidence, gains, stalled
 
 #: A checkpoint's rule asks for about so much regularity.
@@ -253,3 +253,17 @@ def test_large_step_numbers_cost_nothing_more() -> None:
     steps = 10**9 + 50_000 * np.arange(40)
     period, regularity, _ = find_period(steps, np.arange(40) % 5 == 2)
     assert (period, regularity) == (250_000, 1.0)
+
+
+@pytest.mark.parametrize("every", [37, 40, 50])
+def test_few_coarse_lines_show_a_period(every: int) -> None:
+    """Of 40 lines that stand for ten steps each, those hit every so many steps show it; hits at random do not."""
+    lines = np.arange(1, 41) * 10
+    hits = np.zeros(40, dtype=bool)
+    hits[(np.arange(every, 401, every) - 1) // 10] = True
+    train = find_train(lines, hits, width=10)
+    assert train is not None and train.period == every
+    rng = np.random.default_rng(every)
+    assert all(
+        find_train(lines, rng.random(40) < share, width=10) is None for share in (0.05, 0.1, 0.2) for _ in range(50)
+    )
