@@ -38,14 +38,14 @@ HIT_SHARE = 0.3
 EXPLAINED_SHARE = 0.5
 #: Without rows a stall of all workers, once or every so many steps, is a save in half of the cases at most: frameworks save,
 #: evaluate, log and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved.
-PLANNED_CHANCE = 0.5
+PLANNED_CHANCE = 0.495  # no more than the cause that is named
 #: Of frameworks that save asynchronously some write rows of what they do in the background.
 BACKGROUND_CHANCE = 0.3
 #: The component of what optimizers take longer: neither evaluations nor logs lie in them, and hardly a save.
 IN_OPTIMIZERS = "end-delay"
 #: Workers return from a stop of all at different times: where so much of what is waited for input is right after one, and
 #: such steps are few (as the rule for saves), it is as probably that.
-AFTER_STOP_SHARE, FEW_STOPS_SHARE, STOP_CHANCE = 0.5, 0.6, 0.5
+AFTER_STOP_SHARE, FEW_STOPS_SHARE, STOP_CHANCE = 0.5, 0.6, 0.495
 #: ... or on their period, if they keep it so exactly (as the rule for saves): what others see of one then may be short.
 REGULAR = 0.8
 #: Less than this part of a step is nothing.

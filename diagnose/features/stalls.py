@@ -93,7 +93,7 @@ PACE_RATIO = 0.5
 PACE_CHANCE = 0.5
 #: Without rows pauses of single workers, or one or two, are as often those of a process that something else stops: of five jobs
 #: recorded for this project with pauses of one worker two had collections, none an allocator.
-LONE_CHANCE = 0.5
+LONE_CHANCE = 0.495  # no more than the cause that is named
 #: Single workers are fewer than this part of those that so many pauses would be on, did they choose none; both counted by seconds.
 LONE_WORKERS_SHARE, FEW_STALLS = 2.0 / 3.0, 2.0
 #: A chance below the first tells where stalls of the allocator are, below the second that they grow more frequent (as the rule).

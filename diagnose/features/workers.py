@@ -41,10 +41,10 @@ FIRST_STEPS = 2
 #: Older machines are about half of all, and slow by the same factor, up to this part of it: then it is a toss-up with racks.
 LAYOUT_SHARES, ALIKE_SHARE, LAYOUT_CHANCE = (0.4, 0.6), 0.25, 0.5
 #: Forwards of the first stage that are all long are a slow processor or a slow loader: nothing in their times tells which.
-LOADER_CHANCE = 0.5
+LOADER_CHANCE = 0.495
 #: A slow device slows both directions, a slow processor forwards alone. Where backwards are behind by less than this part of what
 #: forwards are (in logarithms), but behind, it is as probable that something stops the process, mostly in forwards.
-HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, 0.5
+HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, 0.495
 #: With one dp rank a slow worker is told from a long stage by its optimizer alone.
 STAGE_CHANCE = 0.25
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
