@@ -31,8 +31,8 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     """Say how long after the beginning of a step each worker is still busy with the step before.
 
     Where times are relative to the step nobody knows when it began: it is taken to follow directly, when who begins it first had
-    ended the step before. No worker waits for more than that then, whatever keeps it. Where
-    only computes and transfers are recorded nobody knows how steps end, either: nothing is carried.
+    ended the step before. No worker waits for more than that then, whatever keeps it. Where computes alone are recorded
+    nobody knows how steps end, either, and nothing is carried.
 
     Returns
     -------
