@@ -16,7 +16,7 @@ from diagnose.model.request import Request
 from diagnose.trace.collectives.recognise import Dumps, find_dumps
 from diagnose.trace.find_log import are_traces_among, find_log, find_log_among
 from diagnose.trace.input_files import PARQUET, list_input_files
-from diagnose.trace.streams import is_stream, read_stream, write_down
+from diagnose.trace.streams import is_stream, read_pipe, write_down
 from diagnose.trace.zips import open_zip
 
 
@@ -40,8 +40,7 @@ def _kept(request: Request, name: str) -> Iterator[Request]:
         if not is_stream(Path(source)):
             yield request
             return
-        with Path(source).open("rb") as pipe:  # <(zcat train.log.gz): it can be read once
-            source = read_stream(pipe, name=name)
+        source = read_pipe(Path(source), name=name)  # <(zcat train.log.gz): it can be read once
         request = dataclasses.replace(request, source=source, name=name, location=request.location or locate(name))
     begin = source.tell()
     is_parquet = source.read(len(PARQUET)) == PARQUET

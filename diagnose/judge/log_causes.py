@@ -286,7 +286,8 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
             continue
         cause, certain = _name_spikes(spikes)
         # Of several periods none is known.
-        when = When(spikes.pattern, period_steps=None if spikes.or_every else spikes.period)
+        pattern = spikes.pattern if spikes.count > 1 else None  # one is no "now and then"
+        when = When(pattern, period_steps=None if spikes.or_every else spikes.period)
         text = describe_spikes(facts, spikes, share)
         values = {
             "count": spikes.count,

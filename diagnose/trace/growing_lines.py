@@ -1,7 +1,8 @@
 """Read a log of operations that grows line by line while its job runs: each time only the lines that are new.
 
 Enters: the log of a rank, or of several. Leaves: the lines of some steps, as a file of their own. A step is whole once every rank
-in the file has begun another: of an event timer that counts on from the beginning, the job was started again.
+in the file has begun another: of an event timer that counts on from the beginning, the job was started again. A rank that is far
+behind most of the others in one file has vanished, and is not waited for.
 """
 
 import dataclasses
@@ -16,8 +17,13 @@ from diagnose.trace.growing import NO_STEP
 from diagnose.trace.producers import event_timer
 from diagnose.trace.producers.torchtitan import spans as torchtitan_spans
 
-#: Bytes that are read at a time.
+#: Bytes that are read at a time; no line of an operation is longer.
 BLOCK_BYTES = 1 << 20
+#: Bytes before the first that was not read, which tell whether the file is still the same.
+KNOWN_BYTES = 256
+#: A rank so many steps behind half of those in its file writes no more: a pipeline's ranks are at most a few steps apart, and what
+#: they print waits in buffers of some kilobytes.
+GONE_STEPS = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class GrowingLines:
         self.written_s = 0.0
         self.is_finished = False
         self._format = log_format
-        self._n_before = n_before
+        self.n_before = n_before
         self._stamp: tuple[int, int] | None = None
         #: The step that each rank is in.
         self._step_of: dict[int, int] = {}
@@ -110,9 +116,9 @@ class GrowingLines:
         stamp = found.st_mtime_ns, found.st_size
         if stamp == self._stamp:
             return False
-        self.has_restarted = found.st_size < self._position  # it was begun anew
+        self.has_restarted = self._is_another(found.st_size)
         if self.has_restarted:
-            self._n_before = 0
+            self._n_ended = 0
             self.start_again(NO_STEP)
         self._stamp, self.written_s = stamp, found.st_mtime
         return True
@@ -125,7 +131,11 @@ class GrowingLines:
         return self._find_whole()
 
     def start_again(self, mark: int) -> None:
-        """Forget what is in memory, and read from the first line on what comes after a step."""
+        """Forget what is in memory, and read from the first line on what comes after a step.
+
+        Without a step it is the last start that was found: the file was begun anew, and has not those before.
+        """
+        self.n_before = min(self.n_before, self._n_ended) if mark == NO_STEP else self.n_before
         self.mark, self.is_finished = mark, False
         self._begin()
 
@@ -159,15 +169,31 @@ class GrowingLines:
         self.mark = max(self.mark, step)
         self._pending = self._pending.keep(self.mark + 1, -NO_STEP)
 
+    def _is_another(self, n_bytes: int) -> bool:
+        """Say whether the file was begun anew: it is shorter than what was read of it, or that is no longer in it."""
+        if n_bytes < self._position or not self._known:
+            return n_bytes < self._position
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._position - len(self._known))
+                return file.read(len(self._known)) != self._known
+        except OSError:
+            return False
+
     def _begin(self) -> None:
         """Stand before the first line."""
         self._position = self._n_ended = 0
+        self._known = b""
         self._pending = StepLines([], [], [])
         self._step_of = {}
 
     def _find_whole(self) -> int:
-        """Say which is the last step in memory, or taken, after which every rank has begun another."""
-        return min(self._step_of.values()) - (not self.is_finished) if self._step_of else NO_STEP
+        """Say which is the last step in memory, or taken, after which every rank that still writes has begun another."""
+        steps = sorted(self._step_of.values())
+        if not steps or self._n_ended < self.n_before:
+            return NO_STEP
+        least = steps[len(steps) // 2] - GONE_STEPS
+        return next(step for step in steps if step >= least) - (not self.is_finished)
 
     def _read(self) -> bool:
         """Read the next whole lines; False where there are none."""
@@ -177,24 +203,24 @@ class GrowingLines:
             with self.path.open("rb") as file:
                 file.seek(self._position)
                 block = file.read(BLOCK_BYTES)
-                if len(block) == BLOCK_BYTES and b"\n" not in block:
-                    block += file.readline()
         except OSError:
             return False
-        whole = block[: block.rfind(b"\n") + 1]
+        # More than a block without a line's end is no line of operations.
+        whole = block[: block.rfind(b"\n") + 1] or block * (len(block) == BLOCK_BYTES)
         for line in whole.splitlines(keepends=True):
             placed = self._format.place(line)
             if placed is not None and not self._add(line, *placed):
                 self.is_finished = True
                 return True
         self._position += len(whole)
+        self._known = whole[-KNOWN_BYTES:] or self._known
         return bool(whole)
 
     def _add(self, line: bytes, rank: int, step: int | None) -> bool:
         """Take a line; False where it is the first of the next start."""
         now = self._step_of.get(rank, NO_STEP)
         if step is not None and step < now and self._format.file_of_rank is None:
-            if self._n_ended == self._n_before:
+            if self._n_ended == self.n_before:
                 return False
             self._n_ended += 1
             self._step_of = {}
@@ -202,7 +228,7 @@ class GrowingLines:
             now = NO_STEP
         self._step_of[rank] = max(now, step if step is not None else now)
         at = step if step is not None else now
-        if at > self.mark and self._n_ended == self._n_before:
+        if at > self.mark and self._n_ended == self.n_before:
             self._pending.lines.append(line)
             self._pending.ranks_of.append(rank)
             self._pending.steps_of.append(at)

@@ -21,7 +21,7 @@ from diagnose.trace.input_files import PARQUET, InputFiles, is_trace, list_input
 from diagnose.trace.parquet import read_parquet
 from diagnose.trace.rows import Rows
 from diagnose.trace.sample import choose_steps
-from diagnose.trace.streams import is_stream, read_stream, write_down
+from diagnose.trace.streams import is_stream, read_pipe, write_down
 
 #: Files that describe a job and hold nothing of its operations.
 DESCRIPTIONS = (".yaml", ".yml")
@@ -66,8 +66,7 @@ def _read_source(source: str | Path | BinaryIO, name: str, report: Callable[[str
         return _read_stream(source, name, report, choose)
     path = Path(source)
     if is_stream(path):  # it has no size and cannot be read twice
-        with path.open("rb") as pipe:
-            return _read_stream(read_stream(pipe, name=name), name, report, choose)
+        return _read_stream(read_pipe(path, name=name), name, report, choose)
     if not path.exists() or (path.is_file() and is_trace(path)):
         return choose([path], lambda picked: read_parquet(path, name=name, steps=picked))
     return _read_inputs(list_input_files(path, name=name), name, report, choose)

@@ -36,6 +36,21 @@ def read_stream(stream: BinaryIO, *, name: str) -> BinaryIO:
     return found
 
 
+def read_pipe(path: Path, *, name: str) -> BinaryIO:
+    """Read what `is_stream` to its end.
+
+    Raises
+    ------
+    TraceError
+        It cannot be opened, as a socket, or does not end.
+    """
+    try:
+        with path.open("rb") as pipe:
+            return read_stream(pipe, name=name)
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror or error}; expected a file or a pipe", where=name) from None
+
+
 def is_stream(path: Path) -> bool:
     """Say whether a path leads to a pipe or a device: what can be read once, and is no file."""
     try:

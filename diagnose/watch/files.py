@@ -13,7 +13,7 @@ from diagnose.model.trace import Ints
 from diagnose.trace.gather import START
 from diagnose.trace.growing import GrowingTrace
 from diagnose.trace.growing_lines import FORMATS, GrowingLines
-from diagnose.trace.input_files import InputFiles
+from diagnose.trace.input_files import HEAD_BYTES, InputFiles, forget_heads
 from diagnose.trace.producers import event_timer
 from diagnose.trace.producers.catalogue import find_producer
 from diagnose.trace.read import DESCRIPTIONS
@@ -127,9 +127,12 @@ class LineFiles:
         self._path = path
         self._producer = producer
         self._format = FORMATS[producer]
-        #: Whether each file is such a log, and how many starts wrote into the same files, so far as they were read.
+        #: Whether each file is such a log, and how long it was when it was asked, as far as that tells it.
         self._is_log: dict[Path, bool] = {}
+        self._asked_bytes: dict[Path, int] = {}
+        #: How many starts there were, and how many of them wrote into the files as they are now, so far as they were read.
         self._n_known = int(mark.start or 0) + 1
+        self._n_before = self._n_known - 1
         self._opened: list[GrowingLines] = []
 
     def list_starts(self) -> dict[str, list[Path]]:
@@ -137,8 +140,9 @@ class LineFiles:
         files = self._list_logs()
         named = self._format.file_of_rank
         if named is None:
-            if any(part.is_finished for part in self._opened):
-                self._n_known, self._opened = self._n_known + 1, []
+            finished = [part.n_before for part in self._opened if part.is_finished]
+            if finished:
+                self._n_known, self._n_before, self._opened = self._n_known + 1, max(finished) + 1, []
             return {_name_start(n): files for n in range(self._n_known)} if files else {}
         starts: dict[str, list[Path]] = {}
         n_of: Counter[str] = Counter()
@@ -151,7 +155,8 @@ class LineFiles:
 
     def open(self, path: Path, start: str, mark: int) -> GrowingLines:
         """Follow a file from a step of a start on."""
-        part = GrowingLines(path, self._format, mark, int(start) if self._format.file_of_rank is None else 0)
+        del start
+        part = GrowingLines(path, self._format, mark, self._n_before if self._format.file_of_rank is None else 0)
         self._opened.append(part)
         return part
 
@@ -159,11 +164,13 @@ class LineFiles:
         """List the logs, in order; a file is asked what it is until it says it."""
         if not self._path.is_dir():
             return [self._path] if self._path.exists() else []
-        found = [path for path, _ in list_files(self._path)]
-        for path in found:
-            if not self._is_log.get(path):
-                self._is_log[path] = find_lines(path) == self._producer
-        return [path for path in found if self._is_log[path]]
+        found = list_files(self._path)
+        for path, entry in found:
+            n_bytes = min(entry.st_size, HEAD_BYTES)
+            if not self._is_log.get(path) and n_bytes != self._asked_bytes.get(path):
+                forget_heads()
+                self._is_log[path], self._asked_bytes[path] = find_lines(path) == self._producer, n_bytes
+        return [path for path, _ in found if self._is_log[path]]
 
 
 def list_files(folder: Path) -> list[tuple[Path, os.stat_result]]:

@@ -13,10 +13,10 @@ from pathlib import Path
 from diagnose.errors import UsageError
 from diagnose.trace.find_log import find_log
 from diagnose.trace.gather import START
-from diagnose.trace.input_files import InputFiles, is_trace
+from diagnose.trace.input_files import InputFiles, forget_heads, is_trace
 from diagnose.trace.logs.load import is_binary_log
 from diagnose.triage.source import FoundJob, is_remote, list_jobs
-from diagnose.watch.files import LineFiles, StepFiles, TraceFiles, find_lines_in
+from diagnose.watch.files import FILES_ASKED, LineFiles, StepFiles, TraceFiles, find_lines, find_lines_in, list_files
 from diagnose.watch.log import LogSource
 from diagnose.watch.request import WatchRequest
 from diagnose.watch.sessions import SessionSource, is_of_sessions
@@ -55,13 +55,14 @@ def find_sources(
     UsageError
         A source is not there.
     """
+    forget_heads()  # files have grown since they were looked at
     found: dict[str, FoundSource] = {}
     refused: set[str] = set()
     for source in request.sources:
         if is_remote(source):
             raise UsageError(f"{source}: object stores cannot be followed; expected a folder or a file")
         named = Path(source).resolve()
-        for job in list_jobs([source]):
+        for job in list_jobs([source]) or _list_lone(named):
             location = _name_job(job, named)
             if location in known or location in found:
                 continue
@@ -97,6 +98,12 @@ def refuse_where_none(request: WatchRequest, found: Collection[FoundSource], ref
         raise UsageError("; ".join(sorted(refused)[:MOST_REFUSED]))
     if request.once and not found:
         raise UsageError(f"{', '.join(request.sources)}: no job that can be followed is there")
+
+
+def _list_lone(folder: Path) -> list[FoundJob]:
+    """Give a folder that is named and has one log of operations, as of one GPU or of all ranks, as its job."""
+    files = [file for file, _ in list_files(folder) if file.parent == folder] if folder.is_dir() else []
+    return [FoundJob(str(folder), is_folder=True)] if any(map(find_lines, files[:FILES_ASKED])) else []
 
 
 def _name_job(job: FoundJob, named: Path) -> str:

@@ -53,6 +53,7 @@ class StepSource:
         self._old: set[Path] = set()
         self._restarts = False
         self._has_new = False
+        self._is_first_look = True
         self._delivery: Delivery | None = None
 
     def look(self) -> bool:
@@ -115,6 +116,9 @@ class StepSource:
     def _find_restart(self, changed: list[StepFile]) -> None:
         """Begin anew where files are of another start than those before; those that are not are not there until they are."""
         begun = {part.path for part in changed if part.has_restarted or self._is_after_mark(part)}
+        if self._is_first_look and self._lacks_what_was_taken():
+            begun = set(self._parts)
+        self._is_first_look = self._is_first_look and not changed
         is_first = bool(begun - self._old)
         self._old -= {part.path for part in changed if part.path in begun}
         if not is_first:
@@ -126,6 +130,15 @@ class StepSource:
                 part.skip_all()
             else:
                 part.start_again(NO_STEP)
+
+    def _lacks_what_was_taken(self) -> bool:
+        """Say whether no file has the last step that was taken: while nobody watched they were begun anew, and say not when."""
+        parts = self._parts.values()
+        return (
+            self._mark != NO_STEP
+            and not self._attempt
+            and all(p.written_s > 0 and p.last_step < self._mark for p in parts)
+        )
 
     def _is_after_mark(self, part: StepFile) -> bool:
         """Say whether a file is of a start that began after the one whose steps were taken before this watch was started."""

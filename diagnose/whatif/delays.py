@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.model.optype import Op
+from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.observed import Observed
@@ -19,6 +19,8 @@ ORDINARY_SHARE = 0.01
 ORDINARY_DELAY_RATIO = 3.0
 #: ... and before the first forward of a step, where a loader that is always late must show.
 ORDINARY_OPENING_RATIO = 1.5
+#: What the steps of ranks end with.
+ENDS_STEPS = (*DP_COLLECTIVES, Op.OPTIMIZER)
 #: Nodes looked at at a time.
 CHUNK_NODES = 256
 #: Shorter than this no delay is looked at, seconds.
@@ -29,7 +31,8 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     """Say how long after the beginning of a step each worker is still busy with the step before.
 
     Where times are relative to the step nobody knows when it began: it is taken to follow directly, when who begins it first had
-    ended the step before. No worker waits for more than that then, whatever keeps it.
+    ended the step before. No worker waits for more than that then, whatever keeps it. Where computes alone are recorded
+    nobody knows how steps end, either, and nothing is carried.
 
     Returns
     -------
@@ -54,6 +57,8 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     else:
         length_s = np.diff(trace.step_origin_s)
     carried_s = np.zeros(shape)
+    if trace.step_origin_s is None and not any(np.isin(o.block.nodes.op, ENDS_STEPS).any() for o in observed):
+        follows[:] = False
     beyond_s = np.maximum(ends_s[:, :-1] - length_s[:, None], 0.0)
     carried_s[:, 1:] = np.where(follows[:, None], beyond_s, 0.0)
     return [carried_s[:, np.searchsorted(every_step, o.block.steps)] for o in observed]

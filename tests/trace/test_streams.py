@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,17 @@ class Endless(io.RawIOBase):
 def small_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the bound be 4 MiB."""
     monkeypatch.setattr(streams, "MAX_BYTES", 4 << 20)
+
+
+def test_a_socket_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be opened is refused in a line."""
+    monkeypatch.chdir(tmp_path)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("job")
+        assert main(["job"]) == 3
+    assert capsys.readouterr().err.startswith("diagnose: error: job: cannot be read: ")
 
 
 @pytest.mark.skipif(not ENDLESS.is_char_device(), reason="no /dev/zero here")

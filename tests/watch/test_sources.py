@@ -10,6 +10,9 @@ import pytest
 
 from diagnose.errors import UsageError
 from diagnose.trace import growing
+from diagnose.watch import files
+from diagnose.watch.files import LineFiles, find_lines
+from diagnose.watch.source import Mark
 from tests.trace.producers import kineto_traces, megatron_lines, pipelines, torchtitan_files
 from tests.watch.recorded import RecordedJob, SimulatedClock
 from tests.watch.watching import Watching, make_trace
@@ -144,6 +147,56 @@ def test_event_timers_that_grow(tmp_path, clock, is_one):
         assert not watching.complaints
         watching.close()
     assert found == [*range(1, 41), *range(1, 41)]  # a quarter of a window was left of the first start
+
+
+def write_one_log(path: Path, n_steps: int) -> str:
+    """Write the log of all ranks of an event timer into one file."""
+    path.parent.mkdir(exist_ok=True)
+    made = pipelines.write_event_timer(path.parent.parent / "made", pipelines.Pipeline(n_steps=n_steps).run())
+    text = mix_by_iteration(file.read_text() for file in sorted(made.iterdir()))
+    path.write_text(text)
+    return text
+
+
+def test_a_folder_with_one_log(tmp_path, clock):
+    """GIVEN a folder with one log, still empty when the watch begins, THEN it is followed once it says what it is."""
+    path = tmp_path / "logs" / "all.log"
+    text = write_one_log(path, 22)
+    path.write_text("")
+    watching = Watching(path.parent, store=tmp_path / "store.db", clock=clock)
+    watching.go()
+    path.write_text(text)
+    watching.go()
+    assert steps_of(watching) == [*range(1, 21)]
+    watching.close()
+
+
+@pytest.mark.parametrize("n_starts", [1, 2])
+def test_a_log_that_was_begun_anew_while_nobody_watched(tmp_path, clock, n_starts):
+    """GIVEN a log of which more was taken than it has now, THEN it is of another start, and read as one."""
+    path = tmp_path / "all.log"
+    text = write_one_log(path, 42)
+    for part, windows in ((text * n_starts, [*range(1, 41)] * n_starts), (text[: len(text) * 3 // 5], [*range(1, 21)])):
+        path.write_text(part)
+        watching = Watching(path, store=tmp_path / "store.db", clock=clock)
+        watching.go()
+        assert steps_of(watching)[-len(windows) :] == windows
+        watching.close()
+
+
+def test_files_that_are_no_logs_are_asked_once(tmp_path, clock, monkeypatch):
+    """GIVEN files beside logs that do not change, THEN they are not opened at each look; one that was empty is asked again."""
+    logs = pipelines.write_event_timer(tmp_path / "logs", pipelines.Pipeline(n_steps=22).run())
+    (logs / "notes").write_text("none")
+    (logs / "empty").write_text("")
+    asked = []
+    monkeypatch.setattr(files, "find_lines", lambda path: asked.append(path.name) or find_lines(path))
+    found = LineFiles(logs, "event-timer", Mark())
+    for _ in range(3):
+        assert len(found.list_starts()["000000"]) == 4
+    assert sorted(asked) == sorted(path.name for path in logs.iterdir())
+    (logs / "empty").write_bytes((logs / "GPU0.log").read_bytes())
+    assert len(found.list_starts()["000000"]) == 5
 
 
 def test_both_logs_of_a_scheduler_that_switches_are_refused(tmp_path, clock):

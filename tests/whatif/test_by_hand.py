@@ -205,20 +205,26 @@ def test_what_is_left_of_the_step_before_is_no_delay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("origin_s", "expected"),
+    ("last", "origin_s", "expected"),
     [
-        ([0.0, 8.0, 18.0, 60.0], [[0.0, 2.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]),
-        ([0.0, 12.0, 18.0, 60.0], [[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]),
-        (None, [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]),
+        (Op.OPTIMIZER, [0.0, 8.0, 18.0, 60.0], [[0.0, 2.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]),
+        (Op.BACKWARD, [0.0, 12.0, 18.0, 60.0], [[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]),
+        (Op.OPTIMIZER, None, [[0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]),
+        (Op.BACKWARD, None, [[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]),
     ],
-    ids=["steps run into each other", "a pause between", "the clock of each step"],
+    ids=[
+        "steps run into each other",
+        "a pause between",
+        "the clock of each step",
+        "the clock of each step, computes alone",
+    ],
 )
-def test_what_workers_still_do_of_the_step_before(origin_s: Any, expected: list[list[float]]) -> None:
-    """From when the next step began; where nobody says, that is when who begins it first had ended. Nothing after a gap."""
+def test_what_workers_still_do_of_the_step_before(last: Op, origin_s: Any, expected: list[list[float]]) -> None:
+    """From when the next step began; where nobody says, that is when who begins it first had ended, if its end is recorded."""
     steps = np.array([4, 5, 6, 9])
     start_s = np.array([[0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 1.0, 0.0]])[..., None]
     end_s = np.array([[10.0, 6.0, 6.0, 6.0], [9.0, 7.0, 5.0, 5.0]])[..., None]
-    places = SimpleNamespace(stage=np.array([0, 1]))
+    places = SimpleNamespace(stage=np.array([0, 1]), op=np.array([Op.FORWARD, last]))
     block = SimpleNamespace(steps=steps, nodes=places, start_s=start_s, end_s=end_s, filled=None)
     origin_s = None if origin_s is None else np.array(origin_s)
     trace: Any = SimpleNamespace(steps=steps, n_stages=2, n_dp=1, restarted_steps=(), step_origin_s=origin_s)
