@@ -32,7 +32,10 @@ from diagnose.model.place import Where
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FleetCause:
-    """One cause of one job; `share` of its lost time, `recoverable` part of its step time when this alone is gone."""
+    """One cause of one job; `share` of its lost time, `recoverable` part of its step time when this alone is gone.
+
+    What `is_over` was lost and is no fault of a night: nobody has to mend it.
+    """
 
     cause: str
     title: str
@@ -43,6 +46,7 @@ class FleetCause:
     fingerprint: str
     fix: str | None = None
     predicted_speedup: float | None = None
+    is_over: bool = False
 
     @property
     def machine(self) -> str | None:
