@@ -316,6 +316,21 @@ def test_what_is_over_is_said_as_past(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "if it were gone" in page
 
 
+def test_the_log_beside_is_piped_in(beside: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--log <(kubectl logs pod)` tells what the file tells, but for its name."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(beside.read_bytes(),))
+    writer.start()
+    found = []
+    for log in (pipe, beside):
+        assert run_main(TRACE, "--log", log, "--steps", "37-192", "--format", "json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+        assert found[-1]["log"].pop("file") == str(log)
+    writer.join()
+    assert found[0] == found[1]
+
+
 def test_what_is_over_makes_no_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A log that got slower makes one; grown on, and sound again for long, the same log closes it, and the fleet has no fault."""
     store, log = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "train.log"
