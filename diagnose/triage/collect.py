@@ -148,13 +148,14 @@ def _read_cause(cause: Cause, *, is_over: bool) -> FleetCause:
 
 
 def _recoverable_hours(diagnosis: Diagnosis) -> float | None:
-    """Say how many GPU hours all fixes of the plan give back together."""
+    """Say how many of the lost GPU hours all fixes of the plan give back together; a layout may beat the job without faults."""
     if not diagnosis.causes:
         return 0.0
     if diagnosis.plan is None or not diagnosis.step_time.recorded > 0:
         return None
     share = 1.0 - diagnosis.plan.predicted_step_time / diagnosis.step_time.recorded
-    return diagnosis.gpu_hours_analysed * max(share, 0.0)
+    back = diagnosis.gpu_hours_analysed * max(share, 0.0)
+    return back if diagnosis.gpu_hours_wasted is None else min(back, diagnosis.gpu_hours_wasted)
 
 
 def _known(value: float | None) -> float | None:
