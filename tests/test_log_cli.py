@@ -309,10 +309,47 @@ def test_what_is_over_is_said_as_past(tmp_path: Path, capsys: pytest.CaptureFixt
     """A window that has ended is no pace of now, and nothing comes back of it."""
     page = first_line(tmp_path, capsys, [(150, 2.0), (100, 2.6), (150, 2.0)])
     assert "was 30% slower from step 151 until step 251" in page
-    assert "% without it" in page
+    assert re.search(r"Do nothing now, it is over: up to [67]\.\d% without it", page)
+    assert "GPU hours are not known" in page and "a day" not in page
     page = first_line(tmp_path, capsys, [(200, 2.0), (200, 2.6)])
     assert "STRAGGLING 30% slower: 2.59 s an iteration" in page
     assert "if it were gone" in page
+
+
+def test_the_log_beside_is_piped_in(beside: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--log <(kubectl logs pod)` tells what the file tells, but for its name."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(beside.read_bytes(),))
+    writer.start()
+    found = []
+    for log in (pipe, beside):
+        assert run_main(TRACE, "--log", log, "--steps", "37-192", "--format", "json") == 0
+        found.append(json.loads(capsys.readouterr().out))
+        assert found[-1]["log"].pop("file") == str(log)
+    writer.join()
+    assert found[0] == found[1]
+
+
+def test_what_is_over_makes_no_ticket(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A log that got slower makes one; grown on, and sound again for long, the same log closes it, and the fleet has no fault."""
+    store, log = f"sqlite:///{tmp_path}/jobs.db", tmp_path / "train.log"
+    sizes = argument_lines(world_size=16, tensor_model_parallel_size=1, pipeline_model_parallel_size=4)
+    states, pages = [], []
+    for paces in ([(150, 2.0), (100, 2.6)], [(150, 2.0), (100, 2.6), (150, 2.0)]):
+        log.write_text("\n".join([*sizes, *run(range(1, sum(n for n, _ in paces) + 1), noisy(paces))]))
+        assert run_main("triage", log, "--store", store) == 0
+        capsys.readouterr()
+        assert run_main(log) == 0
+        pages.append(capsys.readouterr().out)
+        assert run_main("tickets", "--store", store, "--all") == 0
+        states.append([json.loads(line)["state"] for line in capsys.readouterr().out.splitlines()])
+        assert run_main("fleet", "--store", store, "--format", "json") == 0
+        found = json.loads(capsys.readouterr().out)
+        states.append([one["state"] for one in found["night"]["findings"]])
+    assert states[:2] == [["open"], ["new"]] and states[3] == []
+    assert states[2] in ([], ["fixed"])
+    assert " a day" in pages[0] and " a day" not in pages[1] and "over since step 251" in pages[1]
 
 
 def test_a_single_slow_iteration_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,7 +97,7 @@ def weigh(analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
         remedy,
         summary=f"let it finish; before the next job {remedy.summary}",
         figures=figures,
-        risks=(*remedy.risks[:-1], f"{ends}, and a restart pays off after {steps:,}"),  # nothing is trained again
+        risks=(*remedy.risks[:-1], f"{ends}, and a restart pays off after {steps:,} steps"),  # nothing is trained again
     )
 
 

@@ -48,6 +48,8 @@ def _occurrences(jobs: Sequence[FleetJob]) -> dict[str, list[_Occurrence]]:
     found: dict[str, list[_Occurrence]] = defaultdict(list)
     for job in jobs:
         for cause in job.causes:
+            if cause.is_over:
+                continue
             found[cause.fingerprint].append((job, cause))
     return found
 

@@ -46,6 +46,7 @@ def describe_rule(rule: Rule, titles: Mapping[str, str], features: Mapping[str, 
         ),
         _section("False positives", _wrap(rule.false_positives, "  ")),
         _section("How to make sure", _wrap(rule.check, "  ")),
+        _section("How to make sure on CPUs", _wrap(rule.check_cpu, "  ")),
         _section("What to do", [line for fix in rule.fixes for line in _fix(fix.fix, fix.summary, fix.how)]),
         _section(
             "Cases beside it",

@@ -98,12 +98,12 @@ class RuleTest:
 
 
 #: Headings that a rule in the place of another may leave out: they say what is so of the cause, not when the rule fires.
-_KEPT = ("needs", "vetoes", "alternatives", "pictures", "dated_by_log", "classifier", "check")
+_KEPT = ("needs", "vetoes", "alternatives", "pictures", "dated_by_log", "classifier", "check", "check_cpu")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """The room of one cause; `severity`, `check` and `false_positives` are empty where its file says nothing of them.
+    """The room of one cause; `severity`, `check`, `check_cpu` and `false_positives` are empty where its file says nothing of them.
 
     Attributes
     ----------
@@ -111,6 +111,8 @@ class Rule:
         How bad the cause is as a rule; how bad it is in a job is what its gain says (`Severities`).
     check : str
         One line: how to make sure of it by hand.
+    check_cpu : str
+        The same for a job on CPUs, where that is another.
     needs : tuple of str
         Of `CAPABILITIES`: where a recording lacks one the cause is not checked.
     vetoes : Group
@@ -132,6 +134,7 @@ class Rule:
     status: str
     severity: str
     check: str
+    check_cpu: str
     who: str
     story: str
     components: tuple[str, ...]

@@ -25,7 +25,7 @@ MIN_CASES = 2
 _COMPARISONS = ("at_least", "at_most", "above", "below")
 _REQUIRED = ("id", "title", "status", "who", "story", "components", "conditions", "fixes", "source", "tests")
 _OPTIONAL = (
-    *("looks_like", "false_positives", "place", "severity", "check"),
+    *("looks_like", "false_positives", "place", "severity", "check", "check_cpu"),
     *("needs", "vetoes", "alternatives", "pictures", "dated_by_log", "classifier"),
 )
 PLACES = ("workers", "stages", "spread")
@@ -61,6 +61,7 @@ def read_rule(
         status=reader.text(fields.get("status"), STATUSES),
         severity=reader.text(fields["severity"], SEVERITIES) if "severity" in fields else "",
         check=reader.text(fields["check"]) if "check" in fields else "",
+        check_cpu=reader.text(fields["check_cpu"]) if "check_cpu" in fields else "",
         who=reader.text(fields.get("who"), ACTORS),
         story=reader.text(fields.get("story")),
         components=components,

@@ -147,7 +147,8 @@ def list_unobservable_causes(analysis: Analysis, known: set[str]) -> dict[str, s
 
 def _describe_few(analysis: Analysis) -> str:
     """Say that there are too few steps."""
-    return f"only {len(analysis.breakdown.steps)} steps could be analysed, fewer than {MIN_STEPS}"
+    n_steps = len(analysis.breakdown.steps)
+    return f"only {n_steps} {'step' if n_steps == 1 else 'steps'} could be analysed, fewer than {MIN_STEPS}"
 
 
 def _why_inconclusive(analysis: Analysis) -> str:
@@ -267,7 +268,7 @@ def _report(
         alternatives=alternatives,
         fingerprint=name_fault(analysis.trace.job, rule.id, rule.who or None, where),
         kind=cast("Kind | None", rule.severity or None),
-        check=rule.check or None,
+        check=(rule.check_cpu if analysis.trace.job.is_on_cpu else "") or rule.check or None,
         who=rule.who or None,
     )
 

@@ -29,6 +29,11 @@ class When(Struct, frozen=True):
     recovery_step: int | None = None
     period_steps: Annotated[float, Meta(gt=0)] | None = None
 
+    @property
+    def is_past(self) -> bool:
+        """True where it came, and went before the recording ended."""
+        return self.pattern == "transient" and self.recovery_step is not None
+
 
 class EvidenceItem(Struct, frozen=True):
     """One sentence that a person can check, with the values it rests on."""

@@ -100,6 +100,10 @@ class Diagnosis:
         """True where there are no operations, only the log of a run: nothing was replayed."""
         return self.log is not None and self.n_ops == 0
 
+    def is_over(self, cause: Cause) -> bool:
+        """Say whether a cause costs nothing any more: a log has the whole run; what went in a trace, a sample, may come again."""
+        return self.is_from_log and cause.when.is_past
+
     def worker(self, dp: int, stage: int) -> Worker:
         """Name the worker at a dp index and a stage index."""
         host = None if self.hosts is None else self.hosts[dp * len(self.stage_labels) + stage] or None

@@ -11,6 +11,7 @@ from typing import cast
 from diagnose.model.budget import Budget
 from diagnose.model.fingerprint import HOURS_A_DAY, find_machine, name_family
 from diagnose.model.fleet_document import (
+    COUNTED,
     Counted,
     FleetBudget,
     FleetCauseDocument,
@@ -32,7 +33,10 @@ from diagnose.model.place import Where
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FleetCause:
-    """One cause of one job; `share` of its lost time, `recoverable` part of its step time when this alone is gone."""
+    """One cause of one job; `share` of its lost time, `recoverable` part of its step time when this alone is gone.
+
+    What `is_over` was lost and is no fault of a night: nobody has to mend it.
+    """
 
     cause: str
     title: str
@@ -43,6 +47,7 @@ class FleetCause:
     fingerprint: str
     fix: str | None = None
     predicted_speedup: float | None = None
+    is_over: bool = False
 
     @property
     def machine(self) -> str | None:
@@ -71,8 +76,8 @@ class FleetJob:
     failure, reason : str or None
         Why it has no diagnosis; None where it has one.
     hours_analysed, hours_wasted, hours_recoverable : float or None
-        GPU hours of the steps analysed; lost against clean steps; given back by all fixes of its plan together, by replay. The last
-        is 0 where nothing is to be mended, and None where no replay says it.
+        GPU hours of the steps analysed; lost against clean steps; of these, given back by all fixes of its plan together, by
+        replay. The last is 0 where nothing is to be mended, and None where no replay says it.
     by_optype : dict of str to float
         S of each type of operation.
     step_ratio : tuple of float
@@ -125,7 +130,7 @@ class FleetJob:
     @property
     def counts(self) -> bool:
         """True where its figures can be trusted: it has a diagnosis that says something."""
-        return self.failure is None and self.verdict in {"healthy", "noisy", "straggling"}
+        return self.failure is None and self.verdict in COUNTED
 
     @property
     def family(self) -> str:

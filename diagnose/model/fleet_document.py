@@ -12,6 +12,7 @@ from diagnose.model.place import Where
 
 #: Verdicts of jobs whose figures count.
 Counted = Literal["healthy", "noisy", "straggling"]
+COUNTED: tuple[Counted, ...] = get_args(Counted)
 Unit = Literal["share", "ratio", "correlation"]
 Rank = Literal["lost", "recoverable"]
 #: What may have become of a fault: never seen before; seen before, but not last time; as before; costs more; its jobs ran without
@@ -54,7 +55,7 @@ class Totals(Struct, frozen=True):
     hours_analysed: float
     hours_wasted: float
     hours_recoverable: Annotated[
-        float, Meta(description="given back by all fixes of each job's plan together, by replay")
+        float, Meta(description="of those lost: given back by all fixes of each job's plan together, by replay")
     ]
     n_unpriced: Annotated[int, Meta(ge=0, description="jobs with causes and no price: not in hours_recoverable")]
 

@@ -67,6 +67,11 @@ class Job:
     alloc_conf: str | None = None
 
     @property
+    def is_on_cpu(self) -> bool:
+        """True where it computes on CPUs, as somebody says; a type of GPU says more than no trace of CUDA."""
+        return (self.gpu_type or "").lower() == "cpu" or (self.has_cuda is False and not self.gpu_type)
+
+    @property
     def has_dp(self) -> bool:
         """True where gradients are reduced over more than one member (context-parallel ranks count, `dsp_size`)."""
         return self.dp_size * self.cp_size > 1

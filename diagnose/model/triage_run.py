@@ -54,7 +54,7 @@ class TriageRun:
     by_verdict : dict
         Verdict -> jobs diagnosed now.
     gpu_hours_analysed, gpu_hours_wasted : float
-        Of the jobs diagnosed now.
+        Of the jobs diagnosed now, without the inconclusive ones: nobody knows what these lost.
     took_s, store_s : float
         Seconds, and those of them in which the store was waited for.
     failed, costly

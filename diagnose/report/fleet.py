@@ -107,6 +107,8 @@ def list_facts(fleet: Fleet) -> list[tuple[str, str]]:
         said = f"{words.hours(t.hours_analysed)} analysed, {words.hours(t.hours_wasted)} lost ({lost}), "
         said += f"{words.hours(t.hours_recoverable)} recoverable by the jobs' plans"
         said += f"; {words.count(t.n_unpriced, 'job')} without a price" if t.n_unpriced else ""
+        left_out = t.n_jobs - t.n_counted
+        said += f"; {words.count(left_out, 'inconclusive or failed job')} left out" if left_out else ""
         facts.append(("GPU hours", said))
     if fleet.night is not None:
         facts.append(("Last night", describe_last_night(fleet)))
@@ -120,11 +122,12 @@ def describe_last_night(fleet: Fleet) -> str:
     """Say what became of the faults, in counts."""
     night = fleet.night
     assert night is not None
+    jobs = words.count(night.n_now, "judged job" if fleet.uncounted else "job")
     if not night.n_before and not night.n_earlier:
-        return f"{words.count(night.n_now, 'job')}; all are new: nothing to compare with"
+        return f"{jobs}; all are new: nothing to compare with"
     found = Counter(finding.state for finding in night.findings)
     said = ", ".join(f"{found[state]:,} {state}" for state in STATES if found[state]) or "no faults"
-    return f"{words.count(night.n_now, 'job')} against {night.n_before:,} the night before: {said}"
+    return f"{jobs} against {night.n_before:,} the night before: {said}"
 
 
 def name_job(job: FleetJob) -> str:

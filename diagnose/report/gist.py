@@ -126,9 +126,7 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
     rows = [
         row
         for n, cause in enumerate(causes, start=1)
-        for row in _about(
-            cause, n if len(diagnosis.causes) > 1 else None, is_tight=is_tight, is_placed=not diagnosis.is_from_log
-        )
+        for row in _about(diagnosis, cause, n if len(diagnosis.causes) > 1 else None, is_tight=is_tight)
     ]
     if left := len(diagnosis.causes) - len(causes):
         rows.append(Row("", f"and {words.count(left, 'more cause')}"))
@@ -171,18 +169,20 @@ def list_commands(diagnosis: Diagnosis, path: str | None) -> list[Row]:
     return [Row("More", _explain(diagnosis.causes[0], path), n_lines=2), Row("", more, n_lines=2)]
 
 
-def _about(cause: Cause, n: int | None, *, is_tight: bool, is_placed: bool) -> Iterator[Row]:
+def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool) -> Iterator[Row]:
     """Say which cause, where and since when; what to do and what that gives; and why."""
     yield Row(
         "Cause" if n is None else f"Cause {n}",
-        _describe_cause(cause, is_placed=is_placed),
+        _describe_cause(cause, is_placed=not diagnosis.is_from_log),
         _weigh(cause),
         2,
         cause.severity or "",
     )
-    yield Row(
-        "Do", describe_action(cause), f"who: {escape(cause.who)}" if cause.who else "", n_lines=2 if is_tight else 3
-    )
+    if diagnosis.is_over(cause):
+        yield Row("Do", f"nothing now, it is over: {words.bound(cause)}", n_lines=2)
+    else:
+        who = f"who: {escape(cause.who)}" if cause.who else ""
+        yield Row("Do", describe_action(cause), who, n_lines=2 if is_tight else 3)
     if why := list_reasons(cause):
         yield Row("Why", why[0], n_lines=1 if is_tight else 2, extras=tuple(why[1:]))
     against = [prose(item.text) for item in cause.evidence if item.id.endswith(NO_SIGN)]
@@ -276,13 +276,21 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
     if lost is None or not analysed:
         return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
     said = f"{words.hours(lost)} of {words.hours(analysed)} GPU hours lost in {facts.describe_extent(diagnosis)}"
-    return f"{said}; {words.hours(hours_lost_a_day(diagnosis))} a day"
+    a_day = hours_lost_a_day(diagnosis)
+    if a_day is None:
+        return f"{said}; over since step {max(cause.when.recovery_step or 0 for cause in diagnosis.causes)}"
+    without = " without what is over" if any(map(diagnosis.is_over, diagnosis.causes)) else ""
+    return f"{said}; {words.hours(a_day)} a day{without}"
 
 
 def hours_lost_a_day(diagnosis: Diagnosis) -> float | None:
-    """Say how many GPU hours a job loses a day at this pace; None where nobody knows."""
+    """Say how many GPU hours a job loses a day at this pace, without what is over; None where nobody knows, or all is over."""
     analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_wasted
-    return 24.0 * diagnosis.job.world_size * lost / analysed if lost is not None and analysed > 0 else None
+    over = [cause for cause in diagnosis.causes if diagnosis.is_over(cause)]
+    if lost is None or not analysed > 0 or (over and len(over) == len(diagnosis.causes)):
+        return None
+    left = max(1.0 - sum(cause.share or 0.0 for cause in over), 0.0)
+    return 24.0 * diagnosis.job.world_size * lost * left / analysed
 
 
 def _describe_doubts(diagnosis: Diagnosis) -> str:

@@ -71,7 +71,12 @@ def _counts(run: TriageRun) -> Iterator[tuple[str, str]]:
         )
     if run.by_verdict:
         yield "Verdicts", ", ".join(f"{n:,} {verdict}" for verdict, n in run.by_verdict.items())
-        yield "GPU hours", f"{words.hours(run.gpu_hours_analysed)} analysed, {words.hours(run.gpu_hours_wasted)} wasted"
+        n_out = run.by_verdict.get("inconclusive", 0)
+        left_out = f"; {words.count(n_out, 'inconclusive job')} left out" if n_out else ""
+        yield (
+            "GPU hours",
+            f"{words.hours(run.gpu_hours_analysed)} analysed, {words.hours(run.gpu_hours_wasted)} wasted{left_out}",
+        )
     if run.n_known:
         how = f"{run.n_known:,} unchanged and not done again: {run.n_known_by_time:,} by size and time of their files"
         how += f", {run.n_known - run.n_known_by_time:,} by their content" if run.n_known > run.n_known_by_time else ""

@@ -15,6 +15,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.fleet import FleetCause, FleetJob
 from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.saved import restore
+from diagnose.triage.rows import is_from_log
 from diagnose.triage.schema import DOCUMENTS, JOBS, TIMES
 from diagnose.triage.store import Store
 from diagnose.triage.times import read_time
@@ -98,7 +99,7 @@ def _read_job(row: sa.Row[Any]) -> FleetJob:
 def _join(job: dict[str, Any], diagnosis: Diagnosis, found: dict[str, Any]) -> FleetJob:
     """Add to a job what its diagnosis says."""
     facts, w = diagnosis.job, diagnosis.what_if
-    hosts = found["job"].get("hosts")
+    hosts, slowdown = found["job"].get("hosts"), _known(found["slowdown"])
     return FleetJob(
         **job,
         job_id=facts.job_id,
@@ -109,7 +110,7 @@ def _join(job: dict[str, Any], diagnosis: Diagnosis, found: dict[str, Any]) -> F
         n_gpus=facts.world_size,
         sizes=(facts.dp_size, facts.pp_size, facts.tp_size, facts.cp_size, facts.vpp_size),
         verdict=diagnosis.verdict,
-        slowdown=_known(found["slowdown"]),
+        slowdown=slowdown,
         recorded_step_s=_known(found["step_time"]["recorded"]),
         hours_analysed=_known(found["gpu_hours"]["analysed"]),
         hours_wasted=_known(found["gpu_hours"]["wasted"]),
@@ -119,15 +120,17 @@ def _join(job: dict[str, Any], diagnosis: Diagnosis, found: dict[str, Any]) -> F
         m_s=w.m_s,
         correlation=diagnosis.features.get("sequence.correlation"),
         by_optype={name: float(value) for name, value in w.by_optype.items() if value == value},  # noqa: PLR0124 - no NaN
-        step_ratio=tuple((w.by_step[w.by_step > 0] / w.slowdown).tolist()) if w.slowdown > 0 else (),
-        causes=tuple(_read_cause(cause) for cause in diagnosis.causes),
+        step_ratio=tuple((w.by_step[w.by_step > 0] / slowdown).tolist()) if slowdown else (),
+        causes=tuple(
+            _read_cause(cause, is_over=is_from_log(found) and cause.when.is_past) for cause in diagnosis.causes
+        ),
         hosts=None if hosts is None else tuple(hosts),
         unseen=frozenset(entry.cause for entry in diagnosis.not_checked),
         budget=diagnosis.budget,
     )
 
 
-def _read_cause(cause: Cause) -> FleetCause:
+def _read_cause(cause: Cause, *, is_over: bool) -> FleetCause:
     """Keep of a cause what adds up."""
     best = cause.fixes[0] if cause.fixes else None
     return FleetCause(
@@ -140,17 +143,19 @@ def _read_cause(cause: Cause) -> FleetCause:
         fingerprint=cause.fingerprint,
         fix=None if best is None else best.fix,
         predicted_speedup=None if best is None else best.predicted_speedup,
+        is_over=is_over,
     )
 
 
 def _recoverable_hours(diagnosis: Diagnosis) -> float | None:
-    """Say how many GPU hours all fixes of the plan give back together."""
+    """Say how many of the lost GPU hours all fixes of the plan give back together; a layout may beat the job without faults."""
     if not diagnosis.causes:
         return 0.0
     if diagnosis.plan is None or not diagnosis.step_time.recorded > 0:
         return None
     share = 1.0 - diagnosis.plan.predicted_step_time / diagnosis.step_time.recorded
-    return diagnosis.gpu_hours_analysed * max(share, 0.0)
+    back = diagnosis.gpu_hours_analysed * max(share, 0.0)
+    return back if diagnosis.gpu_hours_wasted is None else min(back, diagnosis.gpu_hours_wasted)
 
 
 def _known(value: float | None) -> float | None:

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from diagnose.errors import UsageError
 from diagnose.model.cause import Cause, KeptCause
 from diagnose.model.fingerprint import HOURS_A_DAY, sum_losses
+from diagnose.model.fleet_document import COUNTED
 from diagnose.model.plain import to_plain
 from diagnose.model.ticket import Finding, JobWithFinding
 from diagnose.triage.acks import end_acks
@@ -35,8 +36,6 @@ from diagnose.triage.store import Store
 _LOCK = 7_236_106
 #: Diagnoses read, the newest first, to find one that was looked at for a cause: the first nearly always was.
 _MOST_LOOKED_AT = 20
-#: Verdicts that say that causes were looked for.
-_JUDGED = ("healthy", "noisy", "straggling")
 #: GPU hours that a cause of a job loses a day while the job runs.
 _LOST_A_DAY = HOURS_A_DAY * JOBS.c.n_gpus * CAUSES.c.recoverable
 #: A cause that no rule names, so that no list of what was looked for does either.
@@ -318,7 +317,7 @@ def _newest_without(which: sa.ColumnElement[bool], has_it: sa.ColumnElement[bool
         .join(JOBS, JOBS.c.location == RUNS.c.location)
         .where(
             which,
-            RUNS.c.verdict.in_(_JUDGED),
+            RUNS.c.verdict.in_(COUNTED),  # causes were looked for
             RUNS.c.came_at > sa.bindparam("noted_at"),
             ran_later,
             ~sa.exists().where(has_it),

@@ -8,6 +8,9 @@ import dataclasses
 import json
 from typing import Any
 
+from msgspec import convert
+
+from diagnose.model.cause import When
 from diagnose.model.fingerprint import find_machine, name_family
 
 
@@ -78,7 +81,8 @@ class JobRow:
 class CauseRow:
     """One cause of a job, the first in the report has `place` 1; lists of workers, stages, hosts and links as JSON.
 
-    `machine` is the host that a fault stays with; None where it is the job's.
+    `machine` is the host that a fault stays with; None where it is the job's. `fingerprint` is what a finding is made of; None
+    where the log of the whole run says that it is over: nobody has to mend it.
     """
 
     location: str
@@ -99,7 +103,7 @@ class CauseRow:
     fix: str | None
     predicted_step_s: float | None
     predicted_speedup: float | None
-    fingerprint: str
+    fingerprint: str | None
     machine: str | None = None
 
 
@@ -147,9 +151,15 @@ def job_row(location: str, found: dict[str, Any]) -> JobRow:
     )
 
 
+def is_from_log(found: dict[str, Any]) -> bool:
+    """Say whether a diagnosis, as `--format json` prints it, is of a log alone."""
+    return found.get("log") is not None and not found["job"]["ops"]
+
+
 def cause_rows(location: str, found: dict[str, Any]) -> tuple[CauseRow, ...]:
     """Make the rows of the causes of a diagnosed job, in the order of the report."""
     rows = []
+    is_whole = is_from_log(found)
     for place, cause in enumerate(found["causes"], start=1):
         best = cause["fixes"][0] if cause["fixes"] else {}
         where: dict[str, Any] = {
@@ -161,12 +171,13 @@ def cause_rows(location: str, found: dict[str, Any]) -> tuple[CauseRow, ...]:
             CauseRow(
                 location=location,
                 place=place,
-                **{key: cause[key] for key in ("cause", "title", "confidence", "share", "recoverable", "fingerprint")},
+                **{key: cause[key] for key in ("cause", "title", "confidence", "share", "recoverable")},
                 **where,
                 **{key: when[key] for key in ("pattern", "onset_step", "recovery_step", "period_steps")},
                 fix=best.get("fix"),
                 predicted_step_s=best.get("predicted_step_time"),
                 predicted_speedup=best.get("predicted_speedup"),
+                fingerprint=None if is_whole and convert(when, When).is_past else cause["fingerprint"],
                 machine=find_machine(cause["who"], hosts),
             )
         )

@@ -78,7 +78,7 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
         .outerjoin(
             SIGHTINGS, (SIGHTINGS.c.location == CAUSES.c.location) & (SIGHTINGS.c.fingerprint == CAUSES.c.fingerprint)
         )
-        .where(is_news)
+        .where(is_news, CAUSES.c.fingerprint.is_not(None))
         .order_by(CAUSES.c.location, CAUSES.c.place.desc())
     )
     sightings = {}  # a place further up in the report overwrites one below it with the same fingerprint

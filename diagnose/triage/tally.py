@@ -6,6 +6,7 @@ Enters: rows of jobs that were done, and jobs that were left alone. Leaves: a `T
 import dataclasses
 from collections import Counter
 
+from diagnose.model.fleet_document import COUNTED
 from diagnose.model.triage_run import Costly, Failed, TriageRun
 from diagnose.triage.rows import JobRow
 from diagnose.triage.store import KnownJob
@@ -36,6 +37,8 @@ class Tally:
             self.failed.append(Failed(row.location, row.failure or "", row.reason or ""))
             return
         self.verdicts[row.verdict or ""] += 1
+        if row.verdict not in COUNTED:  # as in `diagnose fleet`
+            return
         self.hours += row.gpu_hours_analysed or 0.0
         self.wasted += row.gpu_hours_wasted or 0.0
         if row.verdict == "straggling" and row.gpu_hours_wasted:

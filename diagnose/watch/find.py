@@ -136,7 +136,7 @@ def _open_source(path: Path, request: WatchRequest) -> Callable[[Mark], Source] 
     if (producer := find_lines_in(path)) is not None:
         return lambda mark: _follow_steps(path, mark, LineFiles(path, producer, mark), request)
     if path.is_file() and find_log(path) is not None and not is_binary_log(InputFiles(path, (path,)).head(path)):
-        return lambda mark: LogSource(path, mark, window_steps=request.window_steps)
+        return lambda mark: LogSource(path, mark, window_steps=request.window_steps, once=request.once)
     return None
 
 

@@ -210,5 +210,5 @@ def _name(state: JobState, diagnosis: Diagnosis) -> JobState:
         name=job.name or job.job_id,
         owner=job.owner,
         family=f"{job.framework or 'unknown'}, {parallelism}",
-        n_gpus=job.world_size if diagnosis.parallelism_known else None,
+        n_gpus=job.world_size if diagnosis.parallelism_known else state.n_gpus,  # a log says it at its beginning
     )

@@ -161,7 +161,7 @@ def test_a_restart_pays_off_after() -> None:
     short = replace_worker.weigh(dataclasses.replace(job, trace=trace), remedy, 0.3)
     assert short.figures["steps_left"] == 10
     assert short.summary.startswith("let it finish; before the next job replace the worker")
-    assert short.risks == ("10 steps are left, and a restart pays off after 334",)
+    assert short.risks == ("10 steps are left, and a restart pays off after 334 steps",)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from diagnose.model.course import Course
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
 from diagnose.model.recording import Account, Unobserved
+from diagnose.report import words
 from tests.fixture_jobs import FIXTURES
 from tests.judge.cases import built_in, measured_file
 from tests.judge.given import prediction, priced, reach, silent, with_gains, with_rule
@@ -95,11 +96,29 @@ def test_three_steps_are_enough(n_steps: int, verdict: str) -> None:
     if n_steps < 3:
         assert (
             found.why
-            == f"only {n_steps} steps could be analysed, fewer than 3: nothing that varies can be told from chance"
+            == f"only {words.count(n_steps, 'step')} could be analysed, fewer than 3: nothing that varies can be told from chance"
         )
         assert found.warnings == (found.why,)
     else:
         assert (found.why, [cause.cause for cause in found.causes]) == ("", ["worker-fault"])
+
+
+@pytest.mark.parametrize(
+    ("known", "asks_gpu"),
+    [
+        ({}, True),
+        ({"gpu_type": "cpu"}, False),
+        ({"has_cuda": False}, False),
+        ({"has_cuda": False, "gpu_type": "H100"}, True),
+    ],
+)
+def test_a_job_on_cpus_is_not_asked_for_its_gpus(known: dict, asks_gpu: bool) -> None:
+    """What makes sure of a slow worker is what its host has."""
+    analysis = job()
+    trace = dataclasses.replace(analysis.trace, job=dataclasses.replace(analysis.trace.job, **known))
+    (cause,) = reach(dataclasses.replace(analysis, trace=trace)).causes
+    assert cause.check is not None and ("nvidia-smi" in cause.check) is asks_gpu
+    assert ("turbostat" in cause.check) is not asks_gpu
 
 
 @pytest.mark.parametrize(("n_microbatches", "said"), [(3, []), (4, ["stage-imbalance"])])

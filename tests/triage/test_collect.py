@@ -5,12 +5,17 @@ import json
 import pytest
 import sqlalchemy as sa
 
+from diagnose.fleet.totals import add_up
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
+from diagnose.report.triage import render
 from diagnose.triage import collect as collecting
+from diagnose.triage.census import take_census
 from diagnose.triage.collect import collect, read_diagnoses
+from diagnose.triage.rows import job_row
 from diagnose.triage.schema import DOCUMENTS
 from diagnose.triage.store import Store
+from diagnose.triage.tally import Tally
 from tests.fixture_jobs import FIXTURES
 from tests.fleet.stores import NEWEST_S, diagnosed, put, vary
 
@@ -39,9 +44,36 @@ def test_a_job_is_what_its_diagnosis_says(store_url: str) -> None:
     (cause,) = job.causes
     assert cause.hosts == tuple(found["causes"][0]["where"]["hosts"]) and cause.who == "platform"
     share = 1 - found["plan"]["predicted_step_time"] / found["step_time"]["recorded"]
-    assert job.hours_recoverable == pytest.approx(share * found["gpu_hours"]["analysed"])
+    back = min(share * found["gpu_hours"]["analysed"], found["gpu_hours"]["wasted"])
+    assert job.hours_recoverable == pytest.approx(back)
     assert job.by_optype["forward-compute"] == found["what_if"]["by_optype"]["forward-compute"]
     assert len(job.step_ratio) == 12
+
+
+def test_no_more_comes_back_than_was_lost(tmp_path) -> None:
+    """A layout may beat the job without its faults: of the lost hours all come back, and no more."""
+    found = worker_fault()
+    found["plan"]["predicted_step_time"] = found["step_time"]["recorded"] / 100
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        put(store, "/j", found, at_s=NEWEST_S)
+        (job,) = collect(store)
+    assert job.hours_recoverable == job.hours_wasted == found["gpu_hours"]["wasted"]
+
+
+def test_triage_fleet_and_gauges_have_one_number(tmp_path) -> None:
+    """What an inconclusive job lost nobody knows: no sum has it, and it is said that it is left out."""
+    jobs = {"/a": worker_fault(), "/b": worker_fault() | {"verdict": "inconclusive"}}
+    tally = Tally()
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        for location, found in jobs.items():
+            put(store, location, found, at_s=NEWEST_S)
+            tally.add(job_row(location, found))
+        fleet, census = add_up(collect(store)), take_census(store)
+    run = tally.sum_up(2, store="", took_s=1.0, store_s=0.0)
+    wasted = jobs["/a"]["gpu_hours"]["wasted"]
+    assert fleet.hours_wasted == run.gpu_hours_wasted == census.gpu_hours_wasted == wasted > 0
+    assert sum(census.wasted_by_cause.values()) <= wasted
+    assert "; 1 inconclusive job left out" in render(run, width=200, color=False)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,25 @@ def test_a_training_log_that_grows(tmp_path, clock):
     watching.close()
 
 
+def test_a_training_log_that_is_there_whole(tmp_path, clock):
+    """GIVEN a log with a long first iteration that had ended before it is read, THEN its windows are those of one that grows."""
+    pace = megatron_lines.noisy([(1, 35.0), (199, 1.0), (160, 1.3), (155, 1.0)])
+    log = tmp_path / "train.log"
+    log.write_text(
+        "\n".join([*megatron_lines.argument_lines(world_size=8), *megatron_lines.run(range(1, 516), pace)]) + "\n"
+    )
+    watching = Watching(log, store=tmp_path / "store.db", clock=clock, once=True, window_steps=20)
+    watching.go()
+    [found] = watching.watch.jobs()
+    began, over = watching.events("began"), watching.events("recovered")
+    assert len(began) == len(over) == 1 and not watching.complaints
+    assert 195 <= began[0].episode.first_step <= 205
+    assert [(one.first_step, one.last_step) for one in found.windows] == [
+        (n, min(n + 19, 515)) for n in range(1, 516, 20)
+    ]
+    watching.close()
+
+
 def test_sessions_of_a_profiler(tmp_path, clock):
     """A session is a window once every rank has written its file; one that is still written is waited for."""
     folder = tmp_path / "profiles"

@@ -22,6 +22,7 @@ from diagnose.trace.logs.lines import PIECE_BYTES, normalise, read_blocks, read_
 from diagnose.trace.logs.log_format import FileFormat, LogFormat
 from diagnose.trace.logs.scan import Scan, has_marks, has_opening
 from diagnose.trace.logs.stamps import find_stamp
+from diagnose.trace.streams import is_stream, read_stream, write_down
 
 if TYPE_CHECKING:
     from diagnose.model.training_log import TrainingLog
@@ -95,8 +96,11 @@ def load_log(
 
 
 def load_log_beside(path: Path, *, report: Report) -> "TrainingLog":
-    """Read the training log that belongs to a trace; raises as `load_log` does, and where it is missing."""
+    """Read the training log that belongs to a trace, also from a pipe; raises as `load_log` does, and where it is missing."""
     name = str(path)
+    if is_stream(path):  # <(kubectl logs pod): it can be read once
+        with path.open("rb") as pipe, write_down(read_stream(pipe, name=name)) as kept:
+            return load_log(InputFiles(kept, (kept,)), name=name, report=report)
     return load_log(list_input_files(path, name=name), name=name, report=report)
 
 

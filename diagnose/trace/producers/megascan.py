@@ -52,6 +52,8 @@ _FIRST_LACKS = (Op.FORWARD_RECV, Op.BACKWARD_SEND)
 _LAST_LACKS = (Op.FORWARD_SEND, Op.BACKWARD_RECV)
 #: Scopes within an operation, or that only enclose others.
 _INSIDE = "part of the operation that it runs in, or around several"
+#: Timelines that an error names.
+MAX_NAMED = 3
 #: Numbers beyond this are damage: iterations, microbatches, chunks, ranks.
 MAX_NUMBER = 10**9
 #: A wall-clock time beyond this (nanoseconds; a third of a year) is damage.
@@ -123,9 +125,11 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     raw = [file for file in inputs.files if forms[file] == "raw"]
     lists = [file for file in inputs.files if forms[file] == "aggregated"]
     if len(lists) > 1 or (lists and raw):
+        shown = "; ".join(file.relative_to(inputs.path).as_posix() for file in lists[:MAX_NAMED])
+        more = "" if len(lists) <= MAX_NAMED else f"; and {len(lists) - MAX_NAMED} more"
         raise TraceError(
             f"has {len(lists)} aggregated timelines and {len(raw)} raw files; expected one timeline, or the raw files of all "
-            "ranks: name one file",
+            f"ranks: name one file, or put each timeline into a folder of its own: {shown}{more}",
             where=name,
         )
     left_out: Counter[str] = Counter()

@@ -99,8 +99,11 @@ def stretch(spans: list[tuple[int, int, dict[str, Any], dict[str, Any]]], stage:
 
 @example
 def test_two_timelines_are_no_job() -> None:
-    """A folder with two aggregated timelines is refused: they are two jobs."""
-    with pytest.raises(TraceError, match="has 2 aggregated timelines and 0 raw files; expected one timeline"):
+    """A folder with two aggregated timelines is refused: they are two jobs, and which they are is said."""
+    said = (
+        r"has 2 aggregated timelines and 0 raw files; expected one timeline.* a folder of its own: \S*dpp-\S*; \S*json$"
+    )
+    with pytest.raises(TraceError, match=said):
         load_trace(EXAMPLES)
 
 

@@ -43,8 +43,8 @@ def refuse_other_jobs(parts: Sequence[Rank]) -> None:
         shown = "; ".join(_list_names([parts[n].where for n in job]) for job in jobs[:MAX_NAMED])
         more = "" if len(jobs) <= MAX_NAMED else f"; and {len(jobs) - MAX_NAMED} more"
         raise TraceError(
-            f"{reason}; expected the traces of one job, and these seem to be of {len(jobs)}: {shown}{more}: name one file, or a "
-            "folder for each job",
+            f"{reason}; expected the traces of one job, and these seem to be of {len(jobs)}: {shown}{more}: name one file, or "
+            "put the files of each job into a folder of its own",
             where=parts[wrong].where,
         )
 
