@@ -59,6 +59,8 @@ CHANCE = 0.01
 MIN_RAMP = 8
 #: A flat end, which is one of noise as a rule, belongs to a ramp where it is shorter than this part of it.
 FLAT_SHARE = 0.05
+#: The slope of a short series is sure from so many standard errors on: noise that lasts has them too small.
+LINE_DEVIATIONS = 12.0
 #: Positions that a ramp is tried to begin and to end at.
 RAMP_GRID = 32
 
@@ -388,7 +390,7 @@ def _fit_line(values: Floats, least_ratio: float) -> Piece | None:
     first, last = (float(values.mean()) + slope * edge for edge in (at[0], at[-1]))
     rest = values - values.mean() - slope * at
     error = math.sqrt(float((rest**2).sum()) / (n - 2) / float((at**2).sum()))
-    if min(first, last) <= 0.0 or abs(slope) < DEVIATIONS * error or max(first, last) < least_ratio * min(first, last):
+    if min(first, last) <= 0.0 or abs(slope) < LINE_DEVIATIONS * error or max(first, last) < least_ratio * min(first, last):
         return None
     return Piece(0, n, first, last)
 
