@@ -390,7 +390,11 @@ def _fit_line(values: Floats, least_ratio: float) -> Piece | None:
     first, last = (float(values.mean()) + slope * edge for edge in (at[0], at[-1]))
     rest = values - values.mean() - slope * at
     error = math.sqrt(float((rest**2).sum()) / (n - 2) / float((at**2).sum()))
-    if min(first, last) <= 0.0 or abs(slope) < LINE_DEVIATIONS * error or max(first, last) < least_ratio * min(first, last):
+    if (
+        min(first, last) <= 0.0
+        or abs(slope) < LINE_DEVIATIONS * error
+        or max(first, last) < least_ratio * min(first, last)
+    ):
         return None
     return Piece(0, n, first, last)
 

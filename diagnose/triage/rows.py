@@ -8,8 +8,6 @@ import dataclasses
 import json
 from typing import Any
 
-from msgspec import convert
-
 from diagnose.model.cause import When
 from diagnose.model.fingerprint import find_machine, name_family
 
@@ -177,7 +175,7 @@ def cause_rows(location: str, found: dict[str, Any]) -> tuple[CauseRow, ...]:
                 fix=best.get("fix"),
                 predicted_step_s=best.get("predicted_step_time"),
                 predicted_speedup=best.get("predicted_speedup"),
-                fingerprint=None if is_whole and convert(when, When).is_past else cause["fingerprint"],
+                fingerprint=None if is_whole and When(**when).is_past else cause["fingerprint"],
                 machine=find_machine(cause["who"], hosts),
             )
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from diagnose.errors import TraceError
 from diagnose.features.paces import measure_log
 from diagnose.features.series.baseline import SPIKE_DEVIATIONS
 from diagnose.judge.log import judge_log
@@ -54,6 +55,7 @@ LACKS = {
     "intervals": "nothing says what is done every so many steps: the period is told, and asked about",
     "seconds between": "times leave saves or evaluations out, and nothing tells their seconds",
     "starts": "a restart that has no line of its own, and runs one logged step again at most, does not show",
+    "unit": "a column whose values are above 60 and name no unit may be milliseconds: `--unit` is asked for",
     "seconds": "rates alone: how many times as long, no seconds",
 }
 
@@ -92,7 +94,13 @@ def run_cell(written: Written, kind: str, seeds: Sequence[int]) -> Iterator[Outc
                 nothing = Score(kind=False, onset=None, period=None, lost=None, lost_right=None, said="")
                 yield Outcome(seed, shape, nothing, False, "lines", "lines", "no log")
                 continue
-            log = load_log(inputs, name="log", report=say_nothing)
+            try:
+                log = load_log(inputs, name="log", report=say_nothing)
+            except TraceError as error:
+                nothing = Score(kind=False, onset=None, period=None, lost=None, lost_right=None, said="")
+                lacks = "unit" if "no unit" in str(error) else ""
+                yield Outcome(seed, shape, nothing, False, lacks, lacks, str(error))
+                continue
             facts = measure_log(log, min_speedup=1.02)
             verdict = judge_log(facts, JOB, rules)
             found = score(shape, facts)
