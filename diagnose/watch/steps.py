@@ -217,7 +217,7 @@ class StepSource:
             silent=tuple(sorted(expected - whole)),
             n_ranks=n_ranks or len(expected) or None,
             work=_measure_work(found.values()),
-            lay_out=functools.partial(_lay_out, self._path, found),
+            lay_out=functools.partial(_lay_out, self._path, self._start, found),
             mark=Mark(start=self._start, position=last, attempt=self._find_attempt()),
             restarts=self._restarts,
         )
@@ -232,14 +232,15 @@ def _measure_work(found: Iterable[Rows]) -> float | None:
 
 
 @contextlib.contextmanager
-def _lay_out(path: Path, found: Mapping[Path, Rows]) -> Iterator[Path]:
+def _lay_out(path: Path, start: str, found: Mapping[Path, Rows]) -> Iterator[Path]:
     """Write the rows of a window as their files would be that hold nothing else, with the metadata beside them."""
     with tempfile.TemporaryDirectory(prefix="diagnose-") as folder:
         at = Path(folder, path.name)
-        if path.is_dir():
-            at.mkdir()
+        within = path / start if (path / start).is_dir() else path
         for file, rows in found.items():
-            rows.write(at / file.name if path.is_dir() else at)
+            part = at / file.relative_to(within)  # hosts may have files of one name; of a file itself that is nothing
+            part.parent.mkdir(parents=True, exist_ok=True)
+            rows.write(part)
         for beside in (path.with_suffix(suffix) for suffix in _BESIDE):
             if beside.is_file():
                 Path(folder, beside.name).symlink_to(beside.absolute())

@@ -8,11 +8,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+import diagnose
 from diagnose.errors import UsageError
 from diagnose.trace import growing
 from diagnose.watch import files
 from diagnose.watch.files import LineFiles, find_lines
 from diagnose.watch.source import Mark
+from diagnose.watch.steps import StepSource
 from tests.trace.producers import kineto_traces, megatron_lines, pipelines, torchtitan_files
 from tests.watch.recorded import RecordedJob, SimulatedClock
 from tests.watch.watching import Watching, make_trace
@@ -216,6 +218,22 @@ def test_files_that_are_no_logs_are_asked_once(tmp_path, clock, monkeypatch):
     assert sorted(asked) == sorted(path.name for path in logs.iterdir())
     (logs / "empty").write_bytes((logs / "GPU0.log").read_bytes())
     assert len(found.list_starts()["000000"]) == 5
+
+
+def test_logs_of_one_name_in_folders_of_ranks(tmp_path):
+    """GIVEN a folder a rank, in each a log of the same name, THEN a window has the lines of all of them."""
+    made = pipelines.write_event_timer(tmp_path / "made", pipelines.Pipeline(n_steps=30).run())
+    for file in made.iterdir():
+        (tmp_path / "logs" / file.stem).mkdir(parents=True)
+        (tmp_path / "logs" / file.stem / "timer.log").write_bytes(file.read_bytes())
+    logs = tmp_path / "logs"
+    source = StepSource(logs, Mark(), files=LineFiles(logs, "event-timer", Mark()), window_steps=20)
+    source.look()
+    delivery = source.deliver(0.0)
+    assert delivery is not None and delivery.n_ranks == 4
+    with delivery.lay_out() as window:
+        assert len(list(window.rglob("timer.log"))) == 4
+        assert diagnose.diagnose(window).job.pp_size == 4
 
 
 def test_both_logs_of_a_scheduler_that_switches_are_refused(tmp_path, clock):
