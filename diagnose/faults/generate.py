@@ -97,7 +97,9 @@ class Job:
     truth: Truth
 
 
-def generate(spec: JobSpec, faults: Sequence[Fault] = (), decoys: Sequence[Decoy] = ()) -> Job:
+def generate(
+    spec: JobSpec, faults: Sequence[Fault] = (), decoys: Sequence[Decoy] = (), *, healthy: Inputs | None = None
+) -> Job:
     """Make a job with some faults, or a healthy one.
 
     Parameters
@@ -106,6 +108,8 @@ def generate(spec: JobSpec, faults: Sequence[Fault] = (), decoys: Sequence[Decoy
         In any order.
     decoys : sequence of Decoy
         What is no fault, in any order. One that cannot be hidden in this job is left out.
+    healthy : Inputs, optional
+        Times of the job without any of them, where they are not to be drawn.
 
     Raises
     ------
@@ -114,7 +118,7 @@ def generate(spec: JobSpec, faults: Sequence[Fault] = (), decoys: Sequence[Decoy
     """
     for fault in faults:
         _check_time(spec, fault)
-    healthy = draw_inputs(spec)
+    healthy = draw_inputs(spec) if healthy is None else healthy
     everything = frozenset(range(len(faults)))
     present = []
     for decoy in sorted(decoys, key=lambda d: isinstance(d, HiddenDecoy)):  # what hides, hides behind all others

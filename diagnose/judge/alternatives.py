@@ -11,6 +11,8 @@ from diagnose.model.feature import Features
 
 #: What is less probable than this is no alternative worth a sentence: one in four, as odds of three to one end most doubts.
 TOLD_FROM = 0.25
+#: A cause explains the seconds of another where it has at least this part of them.
+SAME_SECONDS_SHARE = 0.5
 
 
 def split_confidence(rule: Rule, features: Features, sure: float) -> tuple[float, tuple[Alternative, ...]]:
@@ -31,7 +33,7 @@ def merge_alternatives(causes: list[Cause]) -> list[Cause]:
     """Make one finding of causes that are told as alternatives of each other: the surer one stays, in the order given."""
     kept: list[Cause] = []
     for cause in sorted(causes, key=lambda one: -one.confidence):  # stable
-        rival = next((one for one in kept if _compete(one, cause)), None)
+        rival = next((one for one in kept if _compete(one, cause) and _explains(one, cause)), None)
         if rival is None:
             kept.append(cause)
         elif all(other.cause != cause.cause for other in rival.alternatives):
@@ -47,6 +49,11 @@ def _compete(one: Cause, other: Cause) -> bool:
     return any(a.cause == other.cause for a in one.alternatives) or any(
         a.cause == one.cause for a in other.alternatives
     )
+
+
+def _explains(one: Cause, other: Cause) -> bool:
+    """Say whether a cause gives back enough to be what another gives back: a small one beside it has seconds of its own."""
+    return one.recoverable >= SAME_SECONDS_SHARE * other.recoverable
 
 
 def _read(features: Features, name: str) -> float:

@@ -5,6 +5,7 @@ import json
 import math
 from typing import Any
 
+import msgspec.structs
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +18,7 @@ from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.judge.alternatives import merge_alternatives
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import MAX_REPLAY_ERROR, chance_above, check_fidelity, student_below, trust_looks
 from diagnose.judge.rule import Condition, Group, RuleAlternative
@@ -780,6 +782,28 @@ def test_causes_that_compete_are_one_finding(probability: float, said: list[str]
             # The surer one stays: the one that is not split.
             assert (found[0].cause, found[0].alternatives[0].cause) == (other, cause)
             assert found[0].alternatives[0].tells_apart == "look"
+
+
+@pytest.mark.parametrize(
+    ("recoverable", "said"), [(0.3, ["worker-fault"]), (0.09, ["worker-fault", "sequence-imbalance"])]
+)
+def test_a_small_cause_is_not_what_a_large_one_may_be(recoverable: float, said: list[str]) -> None:
+    """The surer of two that compete stays for both where it has half of the other's seconds; else each has its own."""
+    analysis = measured(SPEC, SLOW, SEQUENCES).analysis
+    analysis = dataclasses.replace(analysis, features=analysis.features | {"story.other": Feature(0.6)})
+    judgements = with_rule(
+        analysis, "sequence-imbalance", alternatives=(dataclasses.replace(TELL, cause="worker-fault"),)
+    )
+    (found,) = reach_verdict(analysis, judgements, min_speedup=1.02).causes
+    (other,) = found.alternatives
+    told = msgspec.structs.replace(other, cause="worker-fault")
+    large = msgspec.structs.replace(
+        found, cause="sequence-imbalance", recoverable=0.2, confidence=other.confidence, alternatives=(told,)
+    )
+    sure = msgspec.structs.replace(found, recoverable=recoverable, alternatives=())
+    assert sure.confidence > large.confidence
+    merged = merge_alternatives([sure, large])
+    assert [cause.cause for cause in merged] == said
 
 
 # ------------------------------------------------------------------------------------------ the unknown has its place

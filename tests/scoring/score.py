@@ -152,7 +152,7 @@ def _result(future: Future[JudgedJob], call: functools.partial[JudgedJob]) -> Ju
     try:
         return future.result()
     except Exception as error:  # noqa: BLE001 - a process that died takes its job with it, not the others' rows
-        return JudgedJob(" ".join(str(arg) for arg in call.args), error=_what(error))
+        return JudgedJob(" ".join(str(arg) for arg in call.args), error=what(error))
 
 
 def judge_file(path: Path) -> JudgedJob:
@@ -163,7 +163,7 @@ def judge_file(path: Path) -> JudgedJob:
         row = read_truth(truth, np.unique(pq.read_table(path, columns=["step"])["step"].to_numpy()).tolist())
         return _diagnosed(row, path)
     except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
-        return dataclasses.replace(row, error=_what(error))
+        return dataclasses.replace(row, error=what(error))
 
 
 def judge_drawn(seed: int, i: int, options: dict[str, Any]) -> JudgedJob:
@@ -172,7 +172,7 @@ def judge_drawn(seed: int, i: int, options: dict[str, Any]) -> JudgedJob:
     try:
         job = generate(*draw_job(seed, i, **options))
     except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
-        return dataclasses.replace(row, error=_what(error))
+        return dataclasses.replace(row, error=what(error))
     return judge_generated(job)
 
 
@@ -185,10 +185,10 @@ def judge_generated(job: Job) -> JudgedJob:
         file.seek(0)
         return _diagnosed(row, file)
     except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
-        return dataclasses.replace(row, error=_what(error))
+        return dataclasses.replace(row, error=what(error))
 
 
-def _what(error: Exception) -> str:
+def what(error: Exception) -> str:
     """Write an exception in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 

@@ -20,9 +20,14 @@ BOUND_DEVIATIONS = 6.0
 MIN_MICROBATCHES, MIN_OF_RANK = 8, 48
 #: Backward grows with length at least this much as forward does (real: 0.7 to 1.4).
 MIN_SLOPE = 0.1
-#: Without documents, forward and backward of a microbatch vary together with a correlation of 0.86, the backward 1.25 times as much
-#: (production traces): then they are this part of the forward's spread apart.
-APART_RATIO = 0.64
+#: Without documents, what puts forward and backward of a microbatch apart is at least this part of what they share (standard
+#: deviations: 0.42 and 0.75 in the two production traces).
+APART_RATIO = 0.42
+#: Standard errors by which ordinary variation may be larger than it is measured.
+SURE_ERRORS = 2.0
+#: Forward and backward of microbatches without documents vary together by at most so much (standard deviation of the log): 0.02 in
+#: production traces, up to 0.054 in jobs recorded on busy processors; 0.12 with one stage, where no other tells noise of the host.
+MOST_ORDINARY, MOST_ORDINARY_OF_ONE = 0.06, 0.15
 
 
 class MicrobatchPart(Part):
@@ -91,7 +96,7 @@ def find_microbatches(left: Seconds) -> Microbatches:
         Durations over everything found before.
     """
     logs = np.log(np.maximum(left, TINY_RATIO))
-    forward, backward, *weight = nearest_zero_center(logs, axis=1)  # (n_microbatches, n_steps, n_dp)
+    forward, backward, *_ = nearest_zero_center(logs, axis=1)  # (n_microbatches, n_steps, n_dp)
     there = np.isfinite(forward) & np.isfinite(backward)
     none, whole = np.ones((len(left), *forward.shape)), np.zeros(forward.shape[-1])
     n = int(there.sum())
@@ -102,64 +107,96 @@ def find_microbatches(left: Seconds) -> Microbatches:
     spread = float(max(robust_deviation(f), np.std(f)))
     together = float(np.mean(f * b))
     correlation = together / max(float(np.sqrt(np.mean(f * f) * np.mean(b * b))), 1e-12)
-    stage_share, apart = _compare_stages(logs)
+    halves = _halve(logs)
+    stage_share, apart = _compare_stages(halves[:2]) if logs.shape[1] > 1 else (None, 0.0)
     agree = stage_share is None or apart * np.sqrt(n) > CHANCE_DEVIATIONS
     if correlation < MIN_CORRELATION or not agree:
         return Microbatches(none, whole, correlation, spread, stage_share)
     # One length explains all directions on every stage; a pause in one of them does not move the median of all.
-    slopes = [1.0, *(_slope_of(forward, other) for other in (backward, *weight))]
+    slopes = [1.0, *(_slope_of(halves[0], of) for of in halves[1:])]
     slope = slopes[1]
     shared = nearest_zero_center(np.concatenate([of / by for of, by in zip(logs, slopes, strict=True)]), axis=0)
     share = _share_of_stages(logs, slope)
     shared = shared * share
     ratio = np.exp(np.nan_to_num(np.stack([shared * by for by in slopes])))
-    return Microbatches(ratio, _measure_ordinary(forward, backward, slope), correlation, spread, stage_share)
+    ordinary = _measure_ordinary(halves, slope, one_stage=stage_share is None)
+    return Microbatches(ratio, ordinary, correlation, spread, stage_share)
+
+
+def _halve(logs: Seconds) -> Seconds:
+    """Give what every other stage says of each microbatch, and what the others do; with one stage both are what that says.
+
+    Shape (n_directions, 2, n_microbatches, n_steps, n_dp).
+    """
+    there = np.isfinite(logs)
+    known = np.where(there, logs, 0.0)
+    firsts = (0, 1) if logs.shape[1] > 1 else (0, 0)
+    n = np.stack([there[:, first::2].sum(axis=1) for first in firsts], axis=1)
+    total = np.stack([known[:, first::2].sum(axis=1) for first in firsts], axis=1)
+    return np.where(n > 0, total / np.maximum(n, 1), np.nan)
 
 
 def _slope_of(forward: Seconds, other: Seconds) -> float:
-    """Say how much another direction grows with the length of a microbatch for each 1 that its forward does (logs)."""
-    there = np.isfinite(forward) & np.isfinite(other)
-    if not there.any():
-        return 1.0
-    f, b = forward[there], other[there]
-    f, b = f - np.median(f), b - np.median(b)
-    return max(float(np.sum(f * b) / max(np.sum(f * f), 1e-12)), MIN_SLOPE)
+    """Say how much another direction grows with the length of a microbatch for each 1 that its forward does (logs of two halves).
+
+    By what the halves agree on: forwards that are long by themselves would make it too small.
+    """
+    forward, other = _center(forward), _center(other)
+    growth, _ = _in_common(forward, other[::-1])
+    by, _ = _in_common(forward, forward[::-1])
+    return max(float(growth / by), MIN_SLOPE) if by > 0 and np.isfinite(other).any() else 1.0
 
 
-def _measure_ordinary(forward: Seconds, backward: Seconds, slope: float) -> Seconds:
+def _measure_ordinary(halves: Seconds, slope: float, *, one_stage: bool) -> Seconds:
     """Say which part of what microbatches differ by is ordinary variation, 0..1, on each rank; shape (n_dp,).
 
-    That forward and backward are apart tells how much they vary without documents. On ranks with few microbatches all are asked.
+    That forward and backward are apart tells how much they vary without documents, though never more than any job without
+    does. Variances are taken off each other, and only what the halves of the stages agree on counts: computes that are long by
+    themselves put forward and backward apart, too, and say nothing of microbatches. With one stage all counts. On ranks with
+    few microbatches all are asked.
     """
-    few = forward.shape[0] * forward.shape[1] < MIN_OF_RANK
-    axis = (0, 1, 2) if few else (0, 1)
-    f = forward - nan_median(forward, axis=axis, keepdims=True)
-    apart = f - backward / slope
-    residual = MAD_TO_SIGMA * nan_median(np.abs(apart - nan_median(apart, axis=axis, keepdims=True)), axis=axis)
-    spread = np.maximum(MAD_TO_SIGMA * nan_median(np.abs(f), axis=axis), np.nanstd(f, axis=axis))
-    ordinary = np.clip(residual / np.maximum(APART_RATIO * spread, TINY_RATIO), 0.0, 1.0)
-    return np.broadcast_to(np.nan_to_num(ordinary), forward.shape[-1:])
+    few = halves.shape[2] * halves.shape[3] < MIN_OF_RANK
+    axis = (1, 2, 3) if few else (1, 2)
+    forward, backward = halves[0], halves[1] / slope
+    apart = _center(forward - backward, axis)
+    together, _ = _in_common(_center(forward, axis), _center(backward, axis)[::-1], axis)
+    residual, error = _in_common(apart, apart[::-1], axis)
+    most = MOST_ORDINARY_OF_ONE if one_stage else MOST_ORDINARY
+    ordinary = np.minimum(np.maximum(residual + SURE_ERRORS * error, 0.0) / APART_RATIO**2, most**2)
+    part = np.clip(1.0 - ordinary / np.maximum(together, TINY_RATIO), 0.0, 1.0)
+    return np.broadcast_to(1.0 - np.sqrt(part), halves.shape[-1:])
 
 
-def _compare_stages(logs: Seconds) -> tuple[float | None, float]:
-    """Say which part of what forward and backward share other stages share, and how one stage's half predicts the other's.
+def _center(halves: Seconds, axis: tuple[int, ...] = (1, 2, 3)) -> Seconds:
+    """Put each half around its median, and what is a pause at `BOUND_DEVIATIONS`."""
+    halves = halves - nan_median(halves, axis=axis, keepdims=True)
+    bound = BOUND_DEVIATIONS * MAD_TO_SIGMA * nan_median(np.abs(halves), axis=axis, keepdims=True)
+    return np.asarray(np.clip(halves, -bound, bound))
+
+
+def _in_common(halves: Seconds, others: Seconds, axis: tuple[int, ...] = (1, 2, 3)) -> tuple[Seconds, Seconds]:
+    """Give the covariance of two halves with the other halves, and its standard error; without what either lacks."""
+    products = (halves * others).mean(axis=0)
+    along = tuple(a - 1 for a in axis)
+    n = np.maximum(np.isfinite(products).sum(axis=along), 1)
+    mean = np.nansum(products, axis=along) / n
+    deviation = np.sqrt(np.maximum(np.nansum(products**2, axis=along) / n - mean**2, 0.0))
+    return np.asarray(mean), np.asarray(deviation / np.sqrt(n))
+
+
+def _compare_stages(halves: Seconds) -> tuple[float, float]:
+    """Say which part of what forward and backward share other stages share, and how one half of them predicts the other's.
 
     What forward and backward of a compute have in common is no noise of single operations; documents are the same on all stages,
-    what a stage's own experts were given is not. The second value is a correlation, 0 with one stage.
+    what a stage's own experts were given is not. The second value is a correlation.
     """
-    if logs.shape[1] < 2:
-        return None, 0.0
-    halves = np.stack([nearest_zero_center(logs[:2, first::2], axis=1) for first in (0, 1)])  # (half, direction, ...)
     there = np.isfinite(halves).all(axis=(0, 1))
-    values = halves[:, :, there]
-    values = values - np.median(values, axis=2, keepdims=True)
-    bound = BOUND_DEVIATIONS * MAD_TO_SIGMA * np.median(np.abs(values), axis=2, keepdims=True)
-    values = np.clip(values, -bound, bound)
-    same = float(np.mean(values[:, 0] * values[:, 1]))
-    other = float(np.mean(values[:, 0] * values[::-1, 1]))
-    deviations = np.sqrt(np.mean(values**2, axis=2))
-    scale = float(np.mean(deviations[:, 0] * deviations[::-1, 1]))
-    return (other / same if same > 0 else 0.0), (other / scale if scale > 0 else 0.0)
+    forward, backward = (_center(np.where(there, of, np.nan)) for of in halves)
+    same, _ = _in_common(forward, backward)
+    other, _ = _in_common(forward, backward[::-1])
+    deviations = [np.sqrt(np.nanmean(of**2, axis=(1, 2, 3))) for of in (forward, backward[::-1])]
+    scale = float(np.mean(deviations[0] * deviations[1]))
+    return float(other / same) if same > 0 else 0.0, float(other) / scale if scale > 0 else 0.0
 
 
 def _share_of_stages(logs: Seconds, slope: float) -> Seconds | float:
