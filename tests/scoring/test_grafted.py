@@ -35,7 +35,7 @@ def test_a_recording_keeps_its_steps_and_times(name: str) -> None:
 
 def test_a_schedule_that_nobody_can_lay_down_is_refused() -> None:
     """Interleaved 1F1B is recorded as that, and not read as a plain one."""
-    with pytest.raises(UsageError, match="no row of|off by"):
+    with pytest.raises(UsageError, match=r"no row of|off by"):
         read_inputs(JOBS / "healthy-i22.parquet")
 
 
