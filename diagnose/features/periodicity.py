@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.features.stalls import measure_places_of_waits
+from diagnose.features.stalls import REGULAR, measure_places_of_waits
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
@@ -45,9 +45,8 @@ BACKGROUND_CHANCE = 0.3
 IN_OPTIMIZERS = "end-delay"
 #: Workers return from a stop of all at different times: where so much of what is waited for input is right after one, and
 #: such steps are few (as the rule for saves), it is as probably that.
+#: They may be on its period, if it is kept exactly: what others see of one then may be short.
 AFTER_STOP_SHARE, FEW_STOPS_SHARE, STOP_CHANCE = 0.5, 0.6, 0.495
-#: ... or on their period, if they keep it so exactly (as the rule for saves): what others see of one then may be short.
-REGULAR = 0.8
 #: Less than this part of a step is nothing.
 NEGLIGIBLE_SHARE = 0.01
 #: All computes of a slow step take so many times as long as usual.

@@ -45,8 +45,8 @@ READS_AS = {
 } | {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
-    "late together, or workers wait in one step only, or with one stage mostly in few and on no worker above all, and no row says "
-    "for whom, or for what",
+    "late together, or workers wait in one step only, or nearly all at a period, or with one stage mostly in few steps and on no "
+    "worker above all, and no row says for whom, or for what",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
     "the number of a loader's workers, who take turns; misleads when something else of the loader has a period, as its shards",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
@@ -82,6 +82,8 @@ ONCE_CHANCE = 0.5
 #: So do a few that have half of the time, each on another worker: after real saves and evaluations 2 to 10% of the steps had it; of
 #: waits that are alike half of the steps have it, of random ones (exponential) a fifth.
 HALF_SHARE, FEW_STEPS_SHARE = 0.5, 0.12
+#: ... and so do those that keep a period as exactly as the rule for saves asks for, and by no chance.
+REGULAR, PERIOD_CHANCE = 0.8, 0.01
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -143,7 +145,7 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
         unseen &= ~breakdown.start_recorded.any(axis=(0, 2))
     longest_s = start_s.max(axis=(0, 2))
     doubt = UNSEEN_CHANCE * float(longest_s[unseen].sum()) / total_s
-    if _waits_once(breakdown) or _waits_anywhere(breakdown):
+    if _waits_once(breakdown) or _waits_anywhere(breakdown) or _waits_at_period(breakdown):
         doubt = max(doubt, ONCE_CHANCE)
     return {
         name: Feature(value)
@@ -249,6 +251,25 @@ def _waits_anywhere(breakdown: Breakdown) -> bool:
     n_steps = 1 + int(np.searchsorted(np.cumsum(by_step), HALF_SHARE * by_step.sum()))
     of_worst = float(waited_s.sum(axis=0).max() / waited_s.sum())
     return n_steps <= FEW_STEPS_SHARE * len(by_step) and of_worst <= TOGETHER_SHARE
+
+
+def _waits_at_period(breakdown: Breakdown) -> bool:
+    """Say whether nearly all workers of a stage wait together every so many steps, and no row says for what.
+
+    A save, an evaluation or a log that all wait for looks the same, and so does a loader whose workers take turns.
+    """
+    stalls = breakdown.stalls
+    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
+    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
+    waited_s = _add_chunks(stalls.seconds_of(StallKind.INPUT).sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0)
+    by_step = waited_s.sum(axis=(0, 2))
+    if told.any() or not by_step.any():
+        return False
+    order = np.argsort(breakdown.steps, kind="stable")
+    hits = by_step[order] > LONG_SHARE * by_step.max()
+    _, regularity, chance = find_period(breakdown.steps[order], hits)
+    together = (waited_s > 0).mean(axis=2).max(axis=0)[order][hits].mean() >= TOGETHER_SHARE
+    return bool(together and regularity >= REGULAR and chance <= PERIOD_CHANCE)
 
 
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
