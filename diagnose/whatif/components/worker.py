@@ -52,8 +52,6 @@ THROUGHOUT_LEVEL = 0.35
 #: sqrt(n), in parts of that.
 QUICK_DEVIATIONS = 1.04
 QUICK_ERROR = 1.48
-#: So many standard errors a quantile of few computes may be off.
-QUICK_CHANCE = 3.0
 #: A worker that falls behind from a step on was so in at most this part of the steps before.
 BEFORE_SHARE = 0.25
 #: A level lasts so many steps.
@@ -163,7 +161,7 @@ def slow_throughout(
                 continue
             least = np.where(there, THROUGHOUT_LEVEL * level[..., dp], 0.0)
             # A quantile of few computes is off by chance: then they must be beyond the usual, too.
-            sure = max(1.0 - QUICK_CHANCE * QUICK_ERROR / np.sqrt(max(there.sum(), 1)), 0.0)
+            sure = max(1.0 - CHANCE_DEVIATIONS * QUICK_ERROR / np.sqrt(max(there.sum(), 1)), 0.0)
             quick = nan_quantile((log[..., dp] - least)[there], 1.0 - THROUGHOUT_SHARE, axis=0)
             found[dp, stage] = quick >= -sure * QUICK_DEVIATIONS * noise / np.sqrt(2.0)
     return found
