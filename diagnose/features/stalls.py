@@ -83,7 +83,7 @@ ONCE_CHANCE = 0.5
 #: waits that are alike half of the steps have it, of random ones (exponential) a fifth.
 HALF_SHARE, FEW_STEPS_SHARE = 0.5, 0.12
 #: ... and so do those that keep a period as exactly as the rule for saves asks for, and by no chance.
-REGULAR, PERIOD_CHANCE = 0.8, 0.01
+REGULAR, PERIOD_CHANCE = 0.8, 0.05
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -139,12 +139,8 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
         return dict.fromkeys(
             names, Feature.missing("no compute stalls in that way, and no worker begins a step late for input")
         )
-    late = start_s > 0
-    unseen = late.mean(axis=(0, 2)) >= TOGETHER_SHARE
-    if breakdown.start_recorded is not None:
-        unseen &= ~breakdown.start_recorded.any(axis=(0, 2))
     longest_s = start_s.max(axis=(0, 2))
-    doubt = UNSEEN_CHANCE * float(longest_s[unseen].sum()) / total_s
+    doubt = UNSEEN_CHANCE * float(waited_s[_begin_late_together(breakdown)].sum()) / total_s
     if _waits_once(breakdown) or _waits_anywhere(breakdown) or _waits_at_period(breakdown):
         doubt = max(doubt, ONCE_CHANCE)
     return {
@@ -157,8 +153,7 @@ def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
     """Say which part of the seconds waited for input lies where rows of a loader, there all the time, tell of no wait."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
     waited_s = stalls.seconds_of(StallKind.INPUT)
-    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
-    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
+    told = _told_of_input(breakdown)
     by_worker = [
         _add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in (waited_s, np.where(told, 0.0, waited_s))
     ]
@@ -235,22 +230,20 @@ def _waits_once(breakdown: Breakdown) -> bool:
 
 
 def _waits_anywhere(breakdown: Breakdown) -> bool:
-    """Say whether, in a job of one stage, waits for input are in few steps and on no worker above all, and no row says so.
+    """Say whether, with one stage, waits for input are in few steps and on no worker above all but the first, and no row says so.
 
-    Whatever stops all workers, as a save or an evaluation, ends on each at a time of its own.
+    Whatever stops all workers, as a save or an evaluation, ends on each at a time of its own; and the first saves and logs for all.
     """
     if breakdown.slow_workers.shape[1] > 1 or breakdown.start_s is not None:
         return False
-    stalls = breakdown.stalls
-    waited_s = stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2))  # (n_steps, n_dp)
-    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
-    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
-    if told.any() or not waited_s.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)):
+    waited_s = breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2))  # (n_steps, n_dp)
+    if _told_of_input(breakdown).any() or not waited_s.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)):
         return False
     by_step = np.sort(waited_s.sum(axis=1))[::-1]
     n_steps = 1 + int(np.searchsorted(np.cumsum(by_step), HALF_SHARE * by_step.sum()))
-    of_worst = float(waited_s.sum(axis=0).max() / waited_s.sum())
-    return n_steps <= FEW_STEPS_SHARE * len(by_step) and of_worst <= TOGETHER_SHARE
+    by_rank = waited_s.sum(axis=0)
+    is_lone = by_rank.max() > TOGETHER_SHARE * by_rank.sum() and by_rank.argmax() > 0
+    return n_steps <= FEW_STEPS_SHARE * len(by_step) and not is_lone
 
 
 def _waits_at_period(breakdown: Breakdown) -> bool:
@@ -258,18 +251,43 @@ def _waits_at_period(breakdown: Breakdown) -> bool:
 
     A save, an evaluation or a log that all wait for looks the same, and so does a loader whose workers take turns.
     """
-    stalls = breakdown.stalls
-    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
-    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
-    waited_s = _add_chunks(stalls.seconds_of(StallKind.INPUT).sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0)
+    waited_s = _waited_by_worker(breakdown)
     by_step = waited_s.sum(axis=(0, 2))
-    if told.any() or not by_step.any():
+    if _told_of_input(breakdown).any() or not by_step.any():
         return False
     order = np.argsort(breakdown.steps, kind="stable")
     hits = by_step[order] > LONG_SHARE * by_step.max()
     _, regularity, chance = find_period(breakdown.steps[order], hits)
     together = (waited_s > 0).mean(axis=2).max(axis=0)[order][hits].mean() >= TOGETHER_SHARE
     return bool(together and regularity >= REGULAR and chance <= PERIOD_CHANCE)
+
+
+def _begin_late_together(breakdown: Breakdown) -> Bools:
+    """Mark the steps that nearly all workers begin late, and no row says why; shape (n_steps,).
+
+    Who waits before its first forward is as late as who waits before anything; alone, a first stage reads what it waits for.
+    """
+    start_s, told = breakdown.start_s, breakdown.start_recorded
+    if start_s is None:
+        return np.zeros(len(breakdown.steps), dtype=bool)
+    late = (start_s > 0) | (_waited_by_worker(breakdown) > 0)
+    recorded = _told_of_input(breakdown).any(axis=(0, 1, 2, 4))
+    if told is not None:
+        recorded |= told.any(axis=(0, 2))
+    return np.asarray((start_s > 0).any(axis=(0, 2)) & (late.mean(axis=(0, 2)) >= TOGETHER_SHARE) & ~recorded)
+
+
+def _waited_by_worker(breakdown: Breakdown) -> Seconds:
+    """Add up what each worker waits for input inside and before its computes, shape (n_stages, n_steps, n_dp)."""
+    waited_s = breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=2)
+    return np.asarray(_add_chunks(waited_s, breakdown.slow_workers.shape[1]).sum(axis=0))
+
+
+def _told_of_input(breakdown: Breakdown) -> Bools:
+    """Mark the computes whose waits for input have a row; shape of the stalls."""
+    stalls = breakdown.stalls
+    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
+    return np.asarray(told | (stalls.recorded_before & (stalls.before == StallKind.INPUT)))
 
 
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:

@@ -127,8 +127,9 @@ def shift_origin(
     last = np.fmax.reduce(np.fmax.reduce(dense.end_s, axis=0), axis=1)
     length = float(np.median(last - first))
     limit, later = max(length, 1e-9), np.diff(first) > 0
-    # Some steps may begin late, but on the clock of the job nearly all begin after the one before, and few near zero.
-    some_late = bool(later.size) and later.mean() < LATER_SHARE and float(np.median(np.abs(first))) <= limit
+    # Some steps may begin late, or most of them, but on the clock of the job nearly all begin after the one before.
+    near_s = float(np.median(np.abs(first))), float(np.min(np.abs(first))) / ORIGIN_SHARE
+    some_late = bool(later.size) and later.mean() < LATER_SHARE and min(near_s) <= limit
     if float(np.max(np.abs(first))) <= limit or some_late:
         origin_s, shift = None, _find_other_origin(first, limit, evidence, warnings)
         if shift is None:

@@ -6,7 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import pytest
 
-from diagnose.features.stalls import KINDS, LONE_CHANCE, ONCE_CHANCE, PACE_CHANCE, measure_stalls, stall_course
+from diagnose.features.stalls import (
+    KINDS,
+    LONE_CHANCE,
+    ONCE_CHANCE,
+    PACE_CHANCE,
+    UNSEEN_CHANCE,
+    measure_stalls,
+    stall_course,
+)
 from diagnose.model.components import Breakdown
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
@@ -94,14 +102,45 @@ def test_chunks_of_a_worker_are_one_worker() -> None:
 
 
 def test_seldom_and_on_any_worker_is_not_surely_input() -> None:
-    """With one stage, long waits of all workers in one step of ten may be anything; of one worker they are a loader's."""
+    """With one stage, long waits in one step of ten may be anything if all workers have them, or the first, who saves and logs."""
     short = {(FORWARD, 0, 0, step, dp): 0.01 for step in range(N_STEPS) for dp in range(2)}
-    for workers, n_stages, doubt in (((0, 1), 1, ONCE_CHANCE), ((0,), 1, 0.0), ((0, 1), 2, 0.0)):
+    cases = (((0, 1), 1, ONCE_CHANCE), ((0,), 1, ONCE_CHANCE), ((1,), 1, 0.0), ((0, 1), 2, 0.0))
+    for workers, n_stages, doubt in cases:
         long = {(FORWARD, 0, 0, 4, dp): 1.0 for dp in workers}
         parts = stalled(before=of(StallKind.INPUT, short | long), n_stages=n_stages)
         assert values(parts, "input")["unseen_doubt"] == doubt
     regular = {(FORWARD, 0, 0, step, step % 2): 1.0 for step in range(N_STEPS)}
     assert values(stalled(before=of(StallKind.INPUT, regular), n_stages=1), "input")["unseen_doubt"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("steps", "workers", "doubt"),
+    [
+        ((0, 3, 6, 9), (0, 1), ONCE_CHANCE),
+        ((0, 3, 6, 9), (1,), 0.0),
+        ((0, 2, 6, 7, 9), (0, 1), 0.0),
+        (range(N_STEPS), (0, 1), 0.0),
+    ],
+    ids=["all", "one", "no period", "every step"],
+)
+def test_what_all_wait_for_at_a_period_is_not_surely_input(
+    steps: Sequence[int], workers: tuple[int, ...], doubt: float
+) -> None:
+    """A stop of all every so many steps may be a save or an evaluation; a row says that it is a loader."""
+    places = {(FORWARD, 0, 0, step, dp): 0.5 for step in steps for dp in workers}
+    assert values(stalled(before=of(StallKind.INPUT, places)), "input")["unseen_doubt"] == doubt
+    told = stalled(before=of(StallKind.INPUT, places), recorded=list(places))
+    assert values(told, "input")["unseen_doubt"] == 0.0
+
+
+def test_steps_that_all_begin_late_are_not_surely_input() -> None:
+    """Where the first stage waits before its forwards while the others begin nothing, all are late."""
+    parts = stalled(before=of(StallKind.INPUT, {(FORWARD, 0, 0, step, dp): 0.5 for step in (1, 4, 9) for dp in (0, 1)}))
+    start_s = np.zeros((2, N_STEPS, 2))
+    start_s[1, [1, 4, 9]] = 0.5
+    parts = dataclasses.replace(parts, start_s=start_s, start_recorded=np.zeros(start_s.shape, dtype=bool))
+    assert values(parts, "input")["unseen_doubt"] == pytest.approx(UNSEEN_CHANCE)
+    assert values(dataclasses.replace(parts, start_recorded=start_s > 0), "input")["unseen_doubt"] == 0.0
 
 
 def test_waiting_for_the_first_batch_of_a_step() -> None:

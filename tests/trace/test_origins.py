@@ -47,6 +47,17 @@ def test_steps_that_begin_late() -> None:
     assert np.nanmin(found.blocks[0].start_s) >= 0.5 * length_s
 
 
+def test_most_steps_begin_later_than_they_last() -> None:
+    """A loader that keeps most steps waiting for longer than the others take is no clock of the job: some begin at their begin."""
+    length_s = float((JOB.start_ts + JOB.duration).groupby(JOB.step).max().median())
+    steps = sorted(JOB.step.unique())
+    late = JOB.assign(start_ts=JOB.start_ts + 2.0 * length_s * JOB.step.isin(steps[:3]))
+    found = load(late)
+    assert found.step_origin_s is None
+    begins = np.nanmin(np.concatenate([block.start_s for block in found.blocks], axis=1), axis=(0, 2))
+    assert np.sort(begins)[-3:] == pytest.approx(2.0 * length_s, rel=0.2)
+
+
 def test_what_is_recorded_before_the_first_operation() -> None:
     """A wait for input that fills the time before says why steps begin late: nothing is told."""
     length_s = float((JOB.start_ts + JOB.duration).median())
