@@ -78,7 +78,7 @@ TOGETHER_SHARE = 0.6
 #: each step, but the host may be busy.
 UNSEEN_CHANCE = 0.35
 #: One late step chooses neither microbatch nor worker again: a host that was busy once looks the same.
-ONCE_CHANCE = 0.5
+ONCE_CHANCE = 0.495  # no more than the cause that is named
 #: So do a few that have half of the time, each on another worker: after real saves and evaluations 2 to 10% of the steps had it; of
 #: waits that are alike half of the steps have it, of random ones (exponential) a fifth.
 HALF_SHARE, FEW_STEPS_SHARE = 0.5, 0.12
