@@ -49,7 +49,8 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
     lines = keep_lines(log)
     base = fit_baseline(lines, least_ratio=min_speedup)
     slow = [max(piece.first, piece.last) >= min_speedup * base.good_s for piece in base.pieces]
-    excess_s = (lines.step_s - lines.work * base.pace_s) * lines.steps
+    all_s = _add_up_lines(log, lines, base)
+    excess_s = all_s - lines.work * base.pace_s * lines.steps
     between = _measure_between(lines)
     spikes = sort_spikes(log, lines, excess_s, base.spikes, within=True)
     if between is not None:
@@ -57,7 +58,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         spikes.sort(key=lambda one: -one.said.lost_s)
     windows, ramps = _find_windows(log, lines, base, slow)
     restarts = _price_restarts(log, lines)
-    ledger = _keep_ledger(log, lines, base, slow, spikes, between, restarts)
+    ledger = _keep_ledger(log, lines, base, slow, all_s, spikes, between, restarts)
     when, at = _choose_window(windows)
     usual_s, slow_s, deviations = _compare_paces(lines, base, windows, at)
     return LogFacts(
@@ -94,7 +95,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         is_work_told=bool(np.isfinite(log.tokens[lines.index]).mean() >= KNOWN_SHARE),
         spread=_measure_spread(base),
         ledger=ledger,
-        parts=_share_parts(log, lines),
+        parts=_share_parts(log, lines, base),
         intervals={str(kind): n for kind, n in log.intervals.items()},
     )
 
@@ -265,11 +266,26 @@ def _price_restarts(log: TrainingLog, lines: Lines) -> tuple[LogRestart, ...]:
 # ------------------------------------------------------------------------------------------ ledger
 
 
+def _add_up_lines(log: TrainingLog, lines: Lines, base: Baseline) -> Seconds:
+    """Give the seconds of all steps that each line stands for, shape (n_lines,).
+
+    Where a line is one step of several, those that are not printed are like it, but for what the log tells of at this one: an
+    evaluation is in the time of the iteration that it is printed before, and in no other.
+    """
+    all_s = lines.step_s * lines.steps
+    if not log.is_mean:
+        told = {event.iteration for event in log.events if event.kind in ("evaluation", "save")}
+        alone = np.isin(lines.iteration, np.array(sorted(told), dtype=np.int64)) & base.spikes
+        all_s[alone] = (lines.step_s + (lines.steps - 1.0) * lines.work * base.pace_s)[alone]
+    return np.asarray(all_s)
+
+
 def _keep_ledger(
     log: TrainingLog,
     lines: Lines,
     base: Baseline,
     slow: list[bool],
+    all_s: Seconds,
     spikes: list[Spikes],
     between: _Between | None,
     restarts: tuple[LogRestart, ...],
@@ -280,20 +296,19 @@ def _keep_ledger(
     for is_slow, piece in zip(slow, base.pieces, strict=True):
         if is_slow:
             lost["ramps" if piece.is_ramp else "windows"] += float(cost_s[piece.start : piece.end].sum())
-    excess_s = (lines.step_s - lines.work * base.pace_s) * lines.steps
-    lost["start"] = float(excess_s[base.starts].sum())
+    lost["start"] = float((all_s - lines.work * base.pace_s * lines.steps)[base.starts].sum())
     for one in spikes:
         lost[one.loss] += float(one.seconds.sum())
     lost["restarts"] = float(sum(restart.cost_s or 0.0 for restart in restarts))
-    total_s = float((lines.step_s * lines.steps).sum()) + lost["restarts"]
+    total_s = float(all_s.sum()) + lost["restarts"]
     if between is None:
         for kind, told_s in _add_up_told(log, lines, spikes).items():
             lost[kind] += told_s
             total_s += told_s
     else:
-        all_s = float(np.nansum(between.seconds))
-        rest_s = all_s - float(between.seconds[between.hits].sum())
-        total_s += all_s
+        between_s = float(np.nansum(between.seconds))
+        rest_s = between_s - float(between.seconds[between.hits].sum())
+        total_s += between_s
         lost["between"] = rest_s if rest_s > LEAST_BETWEEN * total_s else 0.0
     good_s = float((lines.work * lines.steps).sum()) * base.good_s
     seconds: dict[str, float] = {
@@ -366,12 +381,13 @@ def _find_slower_part(log: TrainingLog, lines: Lines, base: Baseline, slow: list
     return (best, min(shares[best], 1.0)) if best is not None and shares[best] >= PART_SHARE else None
 
 
-def _share_parts(log: TrainingLog, lines: Lines) -> dict[str, float]:
-    """Give the mean part of a step that each part takes, where most lines tell it."""
+def _share_parts(log: TrainingLog, lines: Lines, base: Baseline) -> dict[str, float]:
+    """Give the mean part of an ordinary step that each part takes, where most lines tell it: what stands out is told by itself."""
     found: dict[str, float] = {}
+    ordinary = ~(base.starts | base.spikes)
     for part, all_s in log.parts.items():
         seconds: Floats = all_s[lines.index]
-        known = np.isfinite(seconds)
-        if 2 * known.sum() > len(seconds):
+        known = np.isfinite(seconds) & ordinary
+        if 2 * known.sum() > ordinary.sum():
             found[part] = float(seconds[known].sum() / lines.step_s[known].sum())
     return found

@@ -246,11 +246,15 @@ def describe_end(log: LogFacts) -> str:
 
 def describe_spikes(log: LogFacts, spikes: LogSpikes) -> str:
     """Say how many iterations are slow, how often, and what that costs."""
-    often = f"every {spikes.period:,}" if spikes.period is not None else "at random"
-    what = "slow ones" if spikes.within else "stops between iterations"
+    is_random = spikes.period is None and not spikes.told and spikes.count > 1
+    often = f" every {spikes.period:,}" if spikes.period is not None else " at random" * is_random
+    what = "slow one" if spikes.within else "stop between iterations"
+    what, each = (
+        (what, "") if spikes.count == 1 else (what.replace("slow one", "slow ones").replace("stop ", "stops "), " each")
+    )
     named = f" ({escape(' or '.join(spikes.matches))})" if spikes.matches else ""
     share = words.percent(_share(log, spikes.lost_s))
-    return f"{spikes.count:,} {what}{named} {often}, {write_pace(log, spikes.excess)} more each: {share} of all time"
+    return f"{spikes.count:,} {what}{named}{often}, {write_pace(log, spikes.excess)} more{each}: {share} of all time"
 
 
 def describe_ledger(log: LogFacts) -> list[tuple[str, str, float]]:

@@ -408,7 +408,7 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
         least_s = WORTH_NAMING * log.ledger.total_s if log is not None and log.ledger is not None else math.inf
         planned = log is not None and any(spikes.matches and spikes.lost_s >= least_s for spikes in log.spikes)
         what = "nothing but planned work" if planned else "nothing"
-        return _why_a_log_is_inconclusive(log, what) + told_restarts(log) if log is not None else ""
+        return _why_a_log_is_inconclusive(log, what) + describe_starts(log) if log is not None else ""
     if diagnosis.is_from_collectives:
         return prose(diagnosis.why)
     if not math.isfinite(diagnosis.gpu_hours_analysed):  # nobody knows the unit of its times
@@ -426,10 +426,12 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
     return "the trace does not say enough to judge"
 
 
-def told_restarts(log: LogFacts) -> str:
-    """Say what part of all time restarts took, where it is much: no pace shows it. Empty elsewhere."""
-    share = log.ledger.shares.get("restarts", 0.0) if log.ledger is not None and not log.of else 0.0
-    return f"; restarts took {percent(share)} of all time" if share >= MUCH else ""
+def describe_starts(log: LogFacts) -> str:
+    """Say what part of all time first steps and restarts took, where it is much: no pace shows it. Empty elsewhere."""
+    shares = log.ledger.shares if log.ledger is not None and not log.of else {}
+    names = {"start": "first steps", "restarts": "restarts"}
+    said = [f"{name} took {percent(shares[key])}" for key, name in names.items() if shares.get(key, 0.0) >= MUCH]
+    return f"; {' and '.join(said)} of all time" if said else ""
 
 
 def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:

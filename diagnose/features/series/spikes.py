@@ -121,21 +121,22 @@ def _take(at: Ints, left_s: Seconds, left: Bools, *, shared: Bools) -> tuple[Int
 
 
 def _match_events(log: TrainingLog, lines: Lines, hits: Bools, *, within: bool) -> list[tuple[LogEventKind, Ints, int]]:
-    """Give each kind of event that stands at lines that stand out, the most frequent first; its lines; and how many events."""
+    """Give each kind of event that stands at lines that stand out, the most frequent first; its lines; and how many stand there."""
     kinds = {event.kind for event in log.events if event.kind != "error"}
     told: list[tuple[LogEventKind, Ints, int]] = []
     for kind in sorted(kinds):
         numbers = np.array(sorted({event.iteration for event in log.events if event.kind == kind}), dtype=np.int64)
-        best: tuple[float, Ints] = (0.0, np.zeros(0, dtype=np.int64))
+        best: tuple[float, Ints, int] = (0.0, np.zeros(0, dtype=np.int64), 0)
         # It lies in the step that it names, or between that and the next.
         for side in ("right", "left") if within else ("right",):
-            at = np.searchsorted(lines.iteration, numbers, side=side)
-            at = np.unique(at[at < len(lines.iteration)])
+            each = np.searchsorted(lines.iteration, numbers, side=side)
+            each = each[each < len(lines.iteration)]
+            at = np.unique(each)
             share = float(hits[at].mean()) if len(at) else 0.0
             if share > best[0]:
-                best = (share, at[hits[at]])
+                best = (share, at[hits[at]], int(hits[each].sum()))
         if best[0] >= TOLD_SHARE:
-            told.append((kind, best[1], len(numbers)))
+            told.append((kind, *best[1:]))
     return sorted(told, key=lambda entry: -entry[2])
 
 

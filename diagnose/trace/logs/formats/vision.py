@@ -82,8 +82,10 @@ class _OpenClip:
         self.params: dict[bytes, int] = {}
         #: Samples of a batch, all ranks together; 0 while it is not known.
         self.batch = 0
+        #: The line before: its epoch, samples and stamp; and itself, where its batch was not known.
         self.epoch = -1
         self.before: tuple[int, float] | None = None
+        self.held: tuple[int, int, int, float, float, float] | None = None
 
     def take(self, line: bytes) -> bool:
         """Take one line."""
@@ -107,14 +109,21 @@ class _OpenClip:
         stamp_s = find_stamp(self.log.around.replace(b",", b" ", 1))
         if not self.batch:
             self.batch = self._find_batch(epoch, samples, step_s, stamp_s)
+            if self.batch and self.held is not None:
+                self._tell(*self.held)
         self.epoch, self.before = epoch, (samples, stamp_s)
-        if not self.batch:
-            return
+        line = (epoch, samples, n_all, float(data_), step_s, stamp_s)
+        self.held = None if self.batch else line
+        if self.batch:
+            self._tell(*line)
+
+    def _tell(self, epoch: int, samples: int, n_all: int, data_s: float, step_s: float, stamp_s: float) -> None:
+        """Tell a line, where it is known how many samples a batch has."""
         n_epoch = max(n_all // self.batch, 1)
         self.log.set_interval("epoch", n_epoch)
         n = max(round(samples / self.batch), 1)
         self.log.add_step(epoch * n_epoch + n, step_s, batch_size=self.batch, stamp_s=stamp_s)
-        self.log.add_part("data", float(data_))
+        self.log.add_part("data", data_s)
 
     def _find_batch(self, epoch: int, samples: int, step_s: float, stamp_s: float) -> int:
         """Find how many samples a batch has: by arguments, by the first line of an epoch, else by what passed since the last."""
