@@ -27,6 +27,8 @@ PART_SHARE = 0.6
 BETWEEN_SHARE = 0.02
 #: Time between steps that is no more than this part of all is what stamps and digits leave.
 LEAST_BETWEEN = 0.005
+#: Stamps say nothing of time between steps where this part of all that passed is a digit of them.
+LEAST_RESOLVED = 0.05
 #: A log that scatters so many times as much in its last third as in its first has grown restless; both have so many lines.
 RESTLESS = 2.0
 LEAST_THIRD = 30
@@ -229,6 +231,8 @@ def _measure_between(lines: Lines) -> _Between | None:
         return None
     stamps = lines.stamp_s[np.isfinite(lines.stamp_s)]
     resolution = 1.0 if np.all(stamps == np.round(stamps)) else 1e-3
+    if resolution > LEAST_RESOLVED * float(passed_s[known[follows]].sum()):
+        return None
     usual = float(np.median(seconds[known]))
     sigma = float(MAD_TO_SIGMA * np.median(np.abs(seconds[known] - usual)))
     least = usual + np.maximum(

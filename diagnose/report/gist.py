@@ -106,7 +106,8 @@ def _describe_log_pace(log: LogFacts) -> str:
     ratio = log.ledger.total_s / log.ledger.good_s
     mean, good = words.seconds(log.ledger.good_pace * ratio), words.seconds(log.ledger.good_pace)
     if mean == good:
-        return f"{mean} an iteration" + ", all alike" * (len(log.iterations) >= words.FEW_STEPS)
+        is_steady = len(log.iterations) >= words.FEW_STEPS and words.log_varies(log) < words.VARYING
+        return f"{mean} an iteration" + ", all alike" * is_steady
     return f"{words.slower(ratio)} slower than its own good pace: {mean} an iteration, not {good}"
 
 

@@ -439,14 +439,18 @@ def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
     ended = f"ended with an error after iteration {log.failures[0].iteration:,}; " if log.failures else ""
     if (n_lines := len(log.iterations)) < FEW_STEPS:
         return f"{ended}only {count(n_lines, 'line')} of step times, too few to tell anything from chance"
-    low, middle, high = np.quantile(log.step_s, (0.159, 0.5, 0.841)).tolist()
-    varies = (high - low) / 2 / middle
-    if varies >= VARYING:
+    if (varies := log_varies(log)) >= VARYING:
         each = "lines" if log.interval > 1 else "iterations"
         return f"{ended}{what} stands out in the log, though {each} vary by {percent(varies)}"
     if ended:
         return f"{ended}steady until then: {what} stands out in the log"
     return f"steady: {what} stands out in the log, which cannot say whether steps were slow from the first on"
+
+
+def log_varies(log: LogFacts) -> float:
+    """Give by what part of the middle one most lines of a log differ from it."""
+    low, middle, high = np.quantile(log.step_s, (0.159, 0.5, 0.841)).tolist()
+    return float((high - low) / 2 / middle)
 
 
 def describe_miss(fidelity: Fidelity) -> str:

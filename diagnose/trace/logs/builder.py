@@ -3,8 +3,10 @@
 Enters: what readers of formats found, line by line. Leaves: a `TrainingLog`: restarts counted, lines of several ranks told apart.
 """
 
+import itertools
 import math
 from array import array
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from diagnose.model.training_log import (
     RankTimes,
     TrainingLog,
 )
+from diagnose.trace.logs.bars import choose_marks
 from diagnose.trace.logs.stamps import find_stamp
 
 #: No step is shorter than a kernel, and none is longer than a week and a half.
@@ -181,6 +184,28 @@ class LogBuilder:
         ):
             values.frombytes(told[kept].astype(values.typecode).tobytes())
         return kept
+
+    def read_clock(self, count: Ints, clock_s: Seconds, error_s: Seconds) -> Iterator[tuple[int, int, float]]:
+        """Give the windows between readings of a clock that are so far apart that what passed between them is known.
+
+        Parameters
+        ----------
+        count : ndarray of int64, shape (n,)
+            Steps at each reading, increasing.
+        clock_s, error_s : ndarray of float64, shape (n,)
+            The readings, and what each is wrong by at most.
+
+        Yields
+        ------
+        low, high : int
+            The readings at both ends of a window.
+        step_s : float
+            The mean seconds of a step between them.
+        """
+        marks, error = choose_marks(count, clock_s, error_s)
+        self.clock = max(self.clock, error)
+        for low, high in itertools.pairwise(marks.tolist()):
+            yield low, high, float((clock_s[high] - clock_s[low]) / max(count[high] - count[low], 1))
 
     def find_stamp(self) -> float:
         """Give when the line was written by the first date and time in it, else by what stood in front of it; NaN without."""

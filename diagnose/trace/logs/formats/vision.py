@@ -1,15 +1,14 @@
-"""Consoles that tell the time of a batch and of its data: open_clip, timm, PyTorch's ImageNet example, torchvision, OpenMMLab.
+"""Consoles that tell the time of a batch and of its data: open_clip, timm, PyTorch's ImageNet example, torchvision.
 
 Enters: lines. Leaves: steps.
 
-open_clip and OpenMMLab print means since the line before. The ImageNet example and timm print the batch itself, and in brackets
+open_clip prints means since the line before. The ImageNet example and timm print the batch itself, and in brackets
 the mean since the epoch began: batches in between may be slow where the printed ones are not, as when a loader with 10 workers
 is printed every 10 batches. So where not every batch is printed, and the printed ones are not as slow as the mean, the means
 are taken.
 
 Source: mlfoundations/open_clip, src/open_clip_train/train.py; huggingface/pytorch-image-models, train.py; pytorch/examples,
-imagenet/main.py; pytorch/vision, references/classification/utils.py (`MetricLogger`), which DeiT, MAE and DINO share;
-open-mmlab/mmengine, runner/log_processor.py.
+imagenet/main.py; pytorch/vision, references/classification/utils.py (`MetricLogger`), which DeiT, MAE and DINO share.
 """
 
 import itertools
@@ -19,7 +18,6 @@ from array import array
 
 import numpy as np
 
-from diagnose.trace.logs.bars import choose_marks
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.log_format import LineReader, LogFormat
 from diagnose.trace.logs.stamps import find_stamp
@@ -58,13 +56,6 @@ _TORCHVISION = re.compile(
     rb"Epoch: \[(\d{1,9})\] {1,4}\[ {0,9}(\d{1,12})/(\d{1,12})\] {1,4}eta: [^\n]{0,4000}?\btime: "
     + _NUMBER
     + rb"(?: {1,4}data: "
-    + _NUMBER
-    + rb")?"
-)
-_OPENMMLAB = re.compile(
-    rb"(?:Epoch ?(?:\(train\))? {1,3}\[(\d{1,9})\]|Iter ?(?:\(train\))?) ?\[ {0,9}(\d{1,12})/(\d{1,12})\][^\n]{0,400}?\btime: "
-    + _NUMBER
-    + rb"(?:,? {1,4}data_time: "
     + _NUMBER
     + rb")?"
 )
@@ -199,12 +190,10 @@ class _Epochs:
             if count[low] == 1:
                 self.log.add_step(int(number[low]), float(own_s[low]), stamp_s=math.nan)
                 self.log.add_part("data", float(data_s[low]))
-            marks, error = choose_marks(count[low:high], sums, HALF_DIGIT_S * count[low:high])
-            self.log.clock = max(self.log.clock, error)
-            for a, b in itertools.pairwise(marks.tolist()):
-                n_steps = count[low + b] - count[low + a]
-                self.log.add_step(int(number[low + b]), float((sums[b] - sums[a]) / n_steps), stamp_s=math.nan)
-                self.log.add_part("data", max(float((sums_data[b] - sums_data[a]) / n_steps), 0.0))
+            for a, b, step_s in self.log.read_clock(count[low:high], sums, HALF_DIGIT_S * count[low:high]):
+                self.log.add_step(int(number[low + b]), step_s, stamp_s=math.nan)
+                waited_s = (sums_data[b] - sums_data[a]) / (count[low + b] - count[low + a])
+                self.log.add_part("data", max(float(waited_s), 0.0))
 
     @staticmethod
     def _stands_for_all(own_s: np.ndarray, mean_s: np.ndarray, count: np.ndarray, laps: list[int]) -> bool:
@@ -221,28 +210,6 @@ class _Epochs:
             real += float(mean_s[high - 1] * count[high - 1]) - first_s
             n_real += float(count[high - 1]) - n_first
         return n_real > 0 and n_shown > 0 and abs(shown / n_shown / (real / n_real) - 1.0) <= SAME_MEAN
-
-
-class _Means:
-    """Reads lines with an epoch, a batch in it, and means of the last batches."""
-
-    def __init__(self, log: LogBuilder, pattern: re.Pattern[bytes], *, first_epoch: int, first: int) -> None:
-        self.log, self.pattern, self.first_epoch, self.first = log, pattern, first_epoch, first
-
-    def take(self, line: bytes) -> bool:
-        """Take one line."""
-        if said := self.pattern.search(line):
-            epoch, batch, length, step_s, data_s = said.groups()
-            n_epoch = int(length)
-            before = 0 if epoch is None else max(int(epoch) - self.first_epoch, 0) * n_epoch
-            if epoch is None:
-                self.log.total = n_epoch
-            else:
-                self.log.set_interval("epoch", n_epoch)
-            self.log.add_step(before + int(batch) + 1 - self.first, float(step_s))
-            if data_s:
-                self.log.add_part("data", float(data_s))
-        return False
 
 
 class _Sliding:
@@ -327,10 +294,6 @@ def _timm(log: LogBuilder) -> LineReader:
     return _Epochs(log, _TIMM, first=0)
 
 
-def _openmmlab(log: LogBuilder) -> LineReader:
-    return _Means(log, _OPENMMLAB, first_epoch=1, first=1)
-
-
 FORMATS = (
     LogFormat(
         name="open-clip",
@@ -374,14 +337,5 @@ FORMATS = (
         step_marks=(b"Epoch: [", b"Epoch ["),
         marks=(b"Test: [",),
         reader=_example,
-    ),
-    LogFormat(
-        name="openmmlab",
-        title="OpenMMLab (MMEngine)",
-        reads="time, data_time",
-        example="Epoch(train) [1][  50/2500]  ..  time: 1.09  data_time: 0.015",
-        step_marks=(b"(train)", b" eta: ", b"data_time: "),
-        reader=_openmmlab,
-        is_mean=True,
     ),
 )
