@@ -90,6 +90,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         ramps=ramps,
         spikes=tuple(one.said for one in spikes),
         spike_lines=tuple(one.lines for one in spikes),
+        start_lines=tuple(np.flatnonzero(base.starts).tolist()),
         work=lines.by,
         n_flushed=_count_flushed(log, lines),
         slower_part=_find_slower_part(log, lines, base, slow),

@@ -265,6 +265,8 @@ class LogFacts:
     ramps: tuple[LogRamp, ...] = ()
     spikes: tuple[LogSpikes, ...] = ()
     spike_lines: tuple[Ints, ...] = ()
+    #: Positions of the slow first lines of attempts.
+    start_lines: tuple[int, ...] = ()
     work: LogWork | None = None
     #: True where lines tell the tokens or the batch of their steps, so that longer steps of more work can be told from slow ones.
     is_work_told: bool = False

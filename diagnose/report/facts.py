@@ -212,7 +212,9 @@ def describe_log(log: LogFacts) -> str:
         said.append(f"rates of {prose(log.of)} alone, no change of pace")
     else:
         pace_s = log.ledger.good_pace if log.ledger is not None else float(log.step_s.mean())
-        unchanged = ", no change of pace" if len(log.iterations) >= words.FEW_STEPS else ""
+        n_lines = len(log.iterations)
+        is_told = n_lines >= words.FEW_LINES or (n_lines >= words.FEW_STEPS and words.log_varies(log) < words.VARYING)
+        unchanged = ", no change of pace" if is_told else ""
         said.append(f"{words.seconds(pace_s)} an iteration{unchanged}")
     said += [
         describe_spikes(log, spikes)

@@ -40,6 +40,8 @@ FEW_STEPS = 3
 VARYING = 0.05
 #: Restarts are told in the first line from this part of all time on.
 MUCH = 0.1
+#: Of fewer lines that vary nobody can say whether the pace changed.
+FEW_LINES = 8
 #: A smaller share of a time is nothing: it would read 0%.
 NO_SHARE = 0.0005
 #: What a healthy job could gain is named from this part of the step time on.
@@ -441,15 +443,21 @@ def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
         return f"{ended}only {count(n_lines, 'line')} of step times, too few to tell anything from chance"
     if (varies := log_varies(log)) >= VARYING:
         each = "lines" if log.interval > 1 else "iterations"
-        return f"{ended}{what} stands out in the log, though {each} vary by {percent(varies)}"
+        if n_lines >= FEW_LINES:
+            return f"{ended}{what} stands out in the log, though {each} vary by {percent(varies)}"
+        if (rise := log.step_s[-1] / log.step_s[0] - 1.0) >= VARYING and bool((np.diff(log.step_s) > 0).all()):
+            said = f"each of {n_lines} lines takes longer than the one before, {percent(rise)} in all"
+            return f"{ended}{said}: too few to be sure of a trend"
+        return f"{ended}only {n_lines} lines of step times, which vary by {percent(varies)}: too few to tell anything from chance"
     if ended:
         return f"{ended}steady until then: {what} stands out in the log"
     return f"steady: {what} stands out in the log, which cannot say whether steps were slow from the first on"
 
 
 def log_varies(log: LogFacts) -> float:
-    """Give by what part of the middle one most lines of a log differ from it."""
-    low, middle, high = np.quantile(log.step_s, (0.159, 0.5, 0.841)).tolist()
+    """Give by what part of the middle one most lines of a log differ from it, those of slow first steps left out."""
+    ordinary = np.delete(log.step_s, np.array(log.start_lines, dtype=np.int64))
+    low, middle, high = np.quantile(ordinary, (0.159, 0.5, 0.841)).tolist()
     return float((high - low) / 2 / middle)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
+from diagnose.report.facts import describe_log
+from diagnose.report.words import why_inconclusive
 from diagnose.trace.logs.formats.consoles import CONSOLES, Console
 from tests.trace.logs.test_frameworks import read
 
@@ -194,6 +196,70 @@ CASES: dict[str, Case] = {
         [150, 156],
         [0.4595, 0.4595],
     ),
+    "PaddleOCR": (
+        "Paddle",
+        [
+            f"[2025/09/24 12:1{n}:19] ppocr INFO: epoch: [3/500], global_step: {n}00, lr: 0.005000, loss: 0.6, avg_reader_cost: "
+            "1.81 s, avg_batch_cost: 2.25 s, avg_samples: 16.0, ips: 7.8 samples/s, eta: 2 days, 20:01:28"
+            for n in (5, 6)
+        ],
+        [500, 600],
+        [2.25, 2.25],
+    ),
+    "PaddleClas": (
+        "Paddle",
+        [
+            f"[2021/10/10 19:00:0{n}] root INFO: [Train][Epoch {n}/20][Iter: {n}/4]lr: 0.00310, loss: 4.6, batch_cost: 0.75500s, "
+            "reader_cost: 0.08544, ips: 42.9 images/sec, eta: 0:01:03"
+            for n in (1, 2)
+        ],
+        [1, 6],
+        [0.755, 0.755],
+    ),
+    "PaddleSeg": (
+        "Paddle",
+        [
+            f"2021-10-10 19:00:00 [INFO]\t[TRAIN] epoch: 1, iter: {n}/1000, loss: 2.6, lr: 0.009, batch_cost: 0.1450, reader_cost: "
+            "0.00320, ips: 27.5 samples/sec | ETA 00:02:23"
+            for n in (10, 20)
+        ],
+        [10, 20],
+        [0.145, 0.145],
+    ),
+    "PaddleDetection": (
+        "Paddle",
+        [
+            f"[07/01 09:52:07] ppdet.engine INFO: Epoch: [{n}] [ 40/100] learning_rate: 0.001 loss: 1.8 eta: 1 day, 1:00:00 "
+            "batch_cost: 0.5125 data_cost: 0.0125 ips: 15.6 images/s"
+            for n in (1, 2)
+        ],
+        [40, 140],
+        [0.5125, 0.5125],
+    ),
+    "NeMo Automodel": (
+        "NeMo Automodel",
+        [
+            f"2026-08-10 15:4{n}:59 | INFO | root | step {n} | epoch 0 | loss 0.64 | grad_norm 1.1 | tps 6574.51(821.81/gpu)"
+            for n in (1, 2, 3)
+        ],
+        [2, 3],
+        [60.0, 60.0],
+    ),
+    "a notebook": (
+        "Hugging Face Trainer",
+        [" [  23/2080 10:12 < 16:40:10, 0.03 it/s, Epoch 0.00/1]"],
+        [23],
+        [612.5 / 23],
+    ),
+    "DINO": (
+        "torchvision's MetricLogger",
+        [
+            f"Epoch: [1/100]  [{n}/2502]  eta: 0:02:44  loss: 5.3 (7.5)  lr: 0.000089 (0.000045)  time: 0.618063  data: 0.000170"
+            for n in (0, 20, 40)
+        ],
+        [2503, 2523, 2543],
+        [0.618063, 0.618063, 0.618063],
+    ),
     "YOLO": (
         "YOLO",
         [
@@ -319,3 +385,26 @@ def _search_s(pattern: re.Pattern[bytes], line: bytes) -> float:
         pattern.search(line)
         found.append(time.process_time() - before)
     return min(found)
+
+
+def test_few_lines_that_vary_have_no_pace_that_changed_or_not(tmp_path: Path) -> None:
+    """Of a handful of lines it is said how they vary, or that each is longer than the one before; not that nothing changed."""
+    path = tmp_path / "job.out"
+    for times_s, why in (
+        (
+            (1.0, 1.6, 2.4),
+            "each of 3 lines takes longer than the one before, 140% in all: too few to be sure of a trend",
+        ),
+        ((1.0, 2.4, 1.6), "only 3 lines of step times, which vary by 30%: too few to tell anything from chance"),
+        (
+            (1.0, 1.01, 1.0),
+            "steady: nothing stands out in the log, which cannot say whether steps were slow from the first on",
+        ),
+    ):
+        path.write_text(
+            "".join(f"iter {n} step {n}: iter time: {1e3 * t:.2f}ms\n" for n, t in enumerate(times_s, start=1))
+        )
+        found = diagnose_job(Request(path))
+        assert why_inconclusive(found) == why
+        assert found.log is not None
+        assert ("no change of pace" in describe_log(found.log)) == why.startswith("steady")

@@ -17,7 +17,7 @@ fairseq/logging/progress_bar.py; PaddlePaddle/PaddleNLP, paddlenlp/trainer/train
 mindspore-lab/mindformers, mindformers/core/callback/callback.py, and mindspore-lab/mindyolo, mindocr; tensorflow/models,
 research/object_detection/model_lib_v2.py, and tensorflow/tensorflow, python/training/basic_session_run_hooks.py;
 keras-team/keras, src/utils/progbar.py; flairNLP/flair, flair/trainers/plugins; facebookresearch/DiT, train.py;
-facebookresearch/dlrm, dlrm_s_pytorch.py.
+facebookresearch/dlrm, dlrm_s_pytorch.py; PaddlePaddle/PaddleOCR, tools/program.py; NVIDIA-NeMo/Automodel, recipes.
 """
 
 import dataclasses
@@ -418,6 +418,35 @@ CONSOLES = (
         + _is("since_s")
         + rb"[^\n]{0,400}?\binterval_steps_per_second: "
         + _is("per_s"),
+    ),
+    # Of PaddleOCR, PaddleDetection, PaddleSeg and PaddleClas, and of what follows them.
+    Console(
+        name="paddle",
+        title="Paddle",
+        reads="batch_cost, reader_cost",
+        example="epoch: [3/500], global_step: 500, .. avg_reader_cost: 1.81 s, avg_batch_cost: 2.04 s, ..",
+        is_mean=True,
+        marks=(b"batch_cost: ",),
+        step=rb"(?:\bepoch: \[?\d{1,9}(?:/\d{1,9}\])?, (?:global_step|iter): "
+        + _STEP
+        + rb"(?:/"
+        + _TOTAL
+        + rb")?, |\bEpoch:? \[?(?P<epoch>\d{1,9})(?:/\d{1,9})?\] ?\[(?:Iter: )? {0,9}"
+        + _is("step2", rb"(\d{1,12})")
+        + rb"/(?P<length>\d{1,12})\])(?=[^\n]{0,1000}?(?<![a-z])batch_cost: "
+        + _is("s")
+        + rb")(?:[^\n]{0,1000}?(?<![a-z])(?:reader|data)_cost: "
+        + _is("data_s")
+        + rb")?",
+    ),
+    Console(
+        name="automodel",
+        title="NeMo Automodel",
+        reads="stamps of the lines",
+        example="2026-08-10 15:48:59 | INFO | root | step 13 | epoch 0 | loss .. | tps 6574.51(821.81/gpu) | ..",
+        is_mean=True,
+        marks=(b" | tps ",),
+        step=rb"\bstep " + _STEP + rb" \| epoch \d{1,9} \| loss ",
     ),
     Console(
         name="mindspore",

@@ -42,6 +42,10 @@ _ROW = (
     rb"\[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<[\d:?]{1,12}, {0,8}(\d{1,9}\.\d\d)(?:(s)/it|it/s)((?:, [^\[\]{:S\n]{0,300})?\]) {0,200}"
 )
 _RICH = re.compile(rb"(\d{1,9})/(\d{1,9}) (\d{1,4}):(\d\d):(\d\d) \S{1,3} (?:\d{1,4}:\d\d:\d\d|-:--:--) ")
+#: The bar of the Trainer in a notebook, pasted: ` [ 23/2080 10:12 < 16:40:10, 0.03 it/s, Epoch 0.00/1]`.
+_NOTEBOOK = re.compile(
+    rb"\[ {0,9}(\d{1,9})/(\d{1,9}) (?:(\d{1,4}):)?(\d{1,2}):(\d\d) < [\d:]{1,12}, [\d.]{1,9} it/s, Epoch "
+)
 #: What stands between the name of a bar and its count.
 _DRAWN = re.compile(rb":? {0,8}\d{1,3}%(?:\|[^|]{0,400}\|)? ?$")
 _TORCHTUNE = re.compile(rb"(?:^|\s)(\d{1,6})\|(\d{1,12})\|Loss: [^\s:]{1,30}$")
@@ -144,7 +148,11 @@ class _Reader:
 
     def take(self, line: bytes) -> bool:
         """Take one line."""
-        if b"[" in line and b"/" in line:
+        if b" it/s, Epoch " in line and (said := _NOTEBOOK.search(line)):
+            count, total, h, m, s = (int(part or 0) for part in said.groups())
+            self.words["Hugging Face Trainer"] += 1
+            self._add(b"step", count, total, 3600.0 * h + 60.0 * m + s, math.nan, is_inverse=False)
+        elif b"[" in line and b"/" in line:
             self._take_bars(line)
         elif b"it/s" in line:
             self._take_rich(line)

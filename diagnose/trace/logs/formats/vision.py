@@ -53,7 +53,7 @@ _TIMM = re.compile(
     + rb"\))?"
 )
 _TORCHVISION = re.compile(
-    rb"Epoch: \[(\d{1,9})\] {1,4}\[ {0,9}(\d{1,12})/(\d{1,12})\] {1,4}eta: [^\n]{0,4000}?\btime: "
+    rb"Epoch: \[(\d{1,9})(?:/\d{1,9})?\] {1,4}\[ {0,9}(\d{1,12})/(\d{1,12})\] {1,4}eta: [^\n]{0,4000}?\btime: "
     + _NUMBER
     + rb"(?: {1,4}data: "
     + _NUMBER
