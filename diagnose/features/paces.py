@@ -53,7 +53,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
     slow = [max(piece.first, piece.last) >= min_speedup * base.good_s for piece in base.pieces]
     all_s = _add_up_lines(log, lines, base)
     excess_s = all_s - lines.work * base.pace_s * lines.steps
-    between = _measure_between(lines)
+    between = _measure_between(lines, all_s)
     spikes = sort_spikes(log, lines, excess_s, base.spikes, within=True)
     if between is not None:
         spikes += sort_spikes(log, lines, np.nan_to_num(between.seconds), between.hits, within=False)
@@ -219,14 +219,14 @@ def _level_of(lines: Lines, base: Baseline, piece: Piece) -> float:
 # ------------------------------------------------------------------------------------------ between steps, restarts
 
 
-def _measure_between(lines: Lines) -> _Between | None:
+def _measure_between(lines: Lines, all_s: Seconds) -> _Between | None:
     """Measure the seconds between lines that are not in their steps; None where too few lines bear a time."""
     seconds = np.full(len(lines.iteration), np.nan)
     inner = np.flatnonzero(~lines.begins)
     follows = inner[lines.index[inner] == lines.index[inner - 1] + 1]
     passed_s = lines.stamp_s[follows] - lines.stamp_s[follows - 1]
     apart = np.diff(lines.iteration, prepend=lines.iteration[0] - lines.interval)[follows]
-    seconds[follows] = np.where(apart == lines.steps[follows], passed_s - (lines.step_s * lines.steps)[follows], np.nan)
+    seconds[follows] = np.where(apart == lines.steps[follows], passed_s - all_s[follows], np.nan)
     known = np.isfinite(seconds)
     if known.sum() < max(3, len(seconds) // 2):
         return None
@@ -389,10 +389,12 @@ def _find_slower_part(log: TrainingLog, lines: Lines, base: Baseline, slow: list
 def _share_parts(log: TrainingLog, lines: Lines, base: Baseline) -> dict[str, float]:
     """Give the mean part of an ordinary step that each part takes, where most lines tell it: what stands out is told by itself."""
     found: dict[str, float] = {}
-    ordinary = ~(base.starts | base.spikes)
+    # The first step of an attempt that is printed alone is a start, also where there are too few lines to see that.
+    ordinary = ~(base.starts | base.spikes | (lines.begins & (lines.steps < lines.interval)))
     for part, all_s in log.parts.items():
         seconds: Floats = all_s[lines.index]
         known = np.isfinite(seconds) & ordinary
         if 2 * known.sum() > ordinary.sum():
-            found[part] = float(seconds[known].sum() / lines.step_s[known].sum())
+            weight = lines.steps[known]
+            found[part] = float((seconds[known] * weight).sum() / (lines.step_s[known] * weight).sum())
     return found

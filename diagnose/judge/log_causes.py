@@ -41,6 +41,8 @@ EPOCH_CERTAINTY = 0.5
 RANK_CERTAINTY = 0.8
 #: Waiting for data is a finding from this part of the steps on, as for what no rule explains.
 DATA_SHARE = 0.05
+#: It is "all the time" by no fewer lines, of which the first waits for loaders to start.
+LEAST_TOLD = 4
 #: A slow window begins at a restart when it does within so many logged intervals of it.
 AT_RESTART = 2
 #: Three windows and more come at a period when their distances differ by no more than this part of it.
@@ -397,7 +399,7 @@ def _in_words(name: str) -> str:
 def _find_data(facts: LogFacts) -> Iterator[_Found]:
     """Say that steps wait for data where the log gives the seconds of that."""
     share = facts.parts.get("data", 0.0)
-    if share < DATA_SHARE:
+    if share < DATA_SHARE or len(facts.iterations) < LEAST_TOLD:
         return
     text = f"by the log's own times {write_percent(share)} of the steps is waiting for data"
     lost_s = share * float(facts.ledger.total_s if facts.ledger is not None else 0.0)

@@ -129,9 +129,8 @@ def _count_steps(log: TrainingLog) -> tuple[Floats, int]:
     sizes, counts = np.unique(inner, return_counts=True)
     usual = sizes[counts >= max(2, HOLE_SHARE * len(inner))]
     steps = np.where(np.isin(apart, usual) | (apart < interval), apart, interval)
-    steps[begins] = interval
-    steps[0] = min(interval, max(1, int(log.iteration[0])))
-    return np.maximum(steps, 1).astype(np.float64), interval
+    steps[begins] = np.minimum(interval, np.maximum(log.iteration[begins], 1))
+    return np.where(log.n_steps > 0, log.n_steps, np.maximum(steps, 1)).astype(np.float64), interval
 
 
 def _share_late(step_s: Seconds, follows: Bools) -> Seconds:

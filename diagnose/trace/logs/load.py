@@ -90,7 +90,7 @@ def load_log(
     if not wanted.any():
         low, high = int(log.iteration.min()), int(log.iteration.max())
         raise TraceError(f"none of the steps asked for is in the log; expected some of {low}..{high}", where=name)
-    lines = ("iteration", "step_s", "batch_size", "attempt", "stamp_s", "tokens")
+    lines = ("iteration", "step_s", "batch_size", "attempt", "stamp_s", "tokens", "n_steps")
     kept = {key: getattr(log, key)[wanted] for key in lines}
     return dataclasses.replace(log, **kept, parts={part: seconds[wanted] for part, seconds in log.parts.items()})
 

@@ -60,6 +60,26 @@ CASES: dict[str, Case] = {
         [81, 82, 83],
         [11.5, 11.6, 0.95],
     ),
+    "yolox": (
+        "YOLOX",
+        [
+            f"2021-09-16 11:23:15 | INFO | yolox.core.trainer:237 - epoch: {epoch}/300, iter: {n}/200, mem: 8Mb, iter_time: {s}s, "
+            "data_time: 0.002s, total_loss: 7.3, lr: 1.0e-02, size: 512, ETA: 3 days, 4:00:01"
+            for epoch, n, s in ((2, 190, "0.571"), (2, 200, "0.580"), (3, 10, "0.602"))
+        ],
+        [390, 400, 410],
+        [0.571, 0.580, 0.602],
+    ),
+    "one bar behind DeepSpeed's timers": (
+        "Hugging Face Trainer",
+        [
+            "[2025-09-15 14:48:06,452] [INFO] [Rank 0] time (ms) | fwd: 114577.10 | bwd: 117430.12 | bwd_inner: 1.0 | step: 105.42",
+            "  0%|          | 3/1562 [18:48<164:33:29, 379.99s/it]",
+            "{'loss': -0.06, 'epoch': 0.1}",
+        ],
+        [3],
+        [376.0],
+    ),
     "detectron2": (
         "Detectron2",
         [
@@ -408,3 +428,33 @@ def test_few_lines_that_vary_have_no_pace_that_changed_or_not(tmp_path: Path) ->
         assert why_inconclusive(found) == why
         assert found.log is not None
         assert ("no change of pace" in describe_log(found.log)) == why.startswith("steady")
+
+
+@pytest.mark.parametrize("prefix", ["", "2023-03-22 09:30:39 "])
+def test_an_evaluation_that_a_stamped_line_tells_is_in_one_step(prefix: str, tmp_path: Path) -> None:
+    """NanoGPT's evaluation is in the time of the iteration that is printed behind it, whatever stands in front of the lines."""
+    path = tmp_path / "job.out"
+    told = [f"{prefix}iter {n}: loss 3.9, time {1100 + n % 3}.00ms, mfu 15.3%\n" for n in range(2700, 3200, 10)]
+    told[30] = (
+        f"{prefix}step 3000: train loss 4.0, val loss 4.0\n{prefix}iter 3000: loss 4.2, time 35392.33ms, mfu 13.9%\n"
+    )
+    path.write_text("".join(told))
+    found = diagnose_job(Request(path))
+    assert found.log is not None
+    assert found.log.ledger is not None
+    assert found.log.ledger.seconds["evaluation"] == pytest.approx(34.3, abs=0.1)
+
+
+def test_batches_that_are_printed_and_are_not_like_the_others(tmp_path: Path) -> None:
+    """The first batch of an epoch stands for itself; where printed ones waited for data more than all did, the means are read."""
+    path = tmp_path / "job.out"
+    path.write_text(
+        "Train: 0 [   0/73 (  1%)]  Loss: 6.9 (6.9)  Time: 9.575s, 13.37/s  (9.575s, 13.37/s)  LR: 1.0  Data: 0.844 (0.844)\n"
+        "Train: 0 [  50/73 ( 70%)]  Loss: 6.8 (6.8)  Time: 0.300s, 400.3/s  (0.470s, 272.39/s)  LR: 1.0  Data: 0.217 (0.047)\n"
+    )
+    found = diagnose_job(Request(path))
+    assert found.causes == ()
+    assert found.log is not None
+    assert found.log.step_s.tolist() == pytest.approx([9.575, 0.2879], rel=1e-3)
+    assert found.log.ledger is not None
+    assert found.log.ledger.total_s == pytest.approx(51 * 0.470, abs=0.1)

@@ -17,7 +17,8 @@ fairseq/logging/progress_bar.py; PaddlePaddle/PaddleNLP, paddlenlp/trainer/train
 mindspore-lab/mindformers, mindformers/core/callback/callback.py, and mindspore-lab/mindyolo, mindocr; tensorflow/models,
 research/object_detection/model_lib_v2.py, and tensorflow/tensorflow, python/training/basic_session_run_hooks.py;
 keras-team/keras, src/utils/progbar.py; flairNLP/flair, flair/trainers/plugins; facebookresearch/DiT, train.py;
-facebookresearch/dlrm, dlrm_s_pytorch.py; PaddlePaddle/PaddleOCR, tools/program.py; NVIDIA-NeMo/Automodel, recipes.
+facebookresearch/dlrm, dlrm_s_pytorch.py; Megvii-BaseDetection/YOLOX, yolox/core/trainer.py; PaddlePaddle/PaddleOCR, tools/
+program.py; NVIDIA-NeMo/Automodel, recipes.
 """
 
 import dataclasses
@@ -182,7 +183,7 @@ class _Reader:
         """Add what passed until the first reading, where the run began with it, or where nothing else is known."""
         since_begin = b"<mean_s" in self.console.step
         if since_begin and number[0] > 0 and (len(number) == 1 or number[0] <= number[1] - number[0]):
-            self.log.add_step(int(number[0]), float(clock_s[0] / number[0]), stamp_s=math.nan)
+            self.log.add_step(int(number[0]), float(clock_s[0] / number[0]), stamp_s=math.nan, n_steps=int(number[0]))
 
 
 class _RowReader(_Reader):
@@ -227,7 +228,7 @@ def _make_format(console: Console) -> LogFormat:
 
 
 _NANOGPT_EVENTS = (
-    Event(mark=b": train loss ", kind="evaluation", at=rb"^step " + _STEP + rb": train loss "),
+    Event(mark=b": train loss ", kind="evaluation", at=rb"(?:^|\s)step " + _STEP + rb": train loss "),
     Event(mark=b"saving checkpoint to ", kind="save"),
 )
 CONSOLES = (
@@ -362,6 +363,20 @@ CONSOLES = (
         + rb"(?:,? {1,4}data_time: "
         + _is("data_s")
         + rb")?",
+    ),
+    Console(
+        name="yolox",
+        title="YOLOX",
+        reads="iter_time, data_time",
+        example="epoch: 48/300, iter: 5890/7393, mem: .., iter_time: 0.571s, data_time: 0.002s, ..",
+        is_mean=True,
+        marks=(b"iter_time: ",),
+        step=rb"\bepoch: (?P<epoch>\d{1,9})/\d{1,9}, iter: "
+        + _STEP
+        + rb"/(?P<length>\d{1,12}), [^\n]{0,100}?\biter_time: "
+        + _is("s")
+        + rb"s, data_time: "
+        + _is("data_s"),
     ),
     # The time is the mean since the run began, in brackets where the one before it is of the last lines.
     Console(

@@ -294,7 +294,12 @@ class _Reader:
     def _choose(self) -> list[_Series]:
         """Give the series of the training loop: several where it was started with another number of steps."""
         named = [series for series in self.series.values() if series.name in _STEPS or _is_numbered(series)]
-        real = [series for series in self.series.values() if len(series.count) > 1 or series in named]
+        # Of one bar alone something else must say that it is of training.
+        real = [
+            series
+            for series in self.series.values()
+            if len(series.count) > 1 or series in named or (self.dicts and not series.name)
+        ]
         voted = [series for series in real if series.votes]
         stated = [series for series in real if series.total == self.facts.get(b"Total optimization steps", -1)]
         if voted:
@@ -302,7 +307,7 @@ class _Reader:
             return [series for series in voted if 2 * series.votes >= most or series in stated]
         if stated:
             return stated
-        least = 1 if self.dicts else LEAST_BARS
+        least = 0 if self.dicts else LEAST_BARS
         others = [series for series in real if not series.name and len(series.count) > least]
         return sorted(named or others, key=lambda one: -one.longest_s)[:1]
 
@@ -405,7 +410,7 @@ class _Reader:
         if count > 0 and elapsed_s >= ALONE_S and not abs(rate * elapsed_s / count - 1.0) > SAME_RATE:
             how["elapsed, whole seconds"] += 1
             self.log.clock = max(self.log.clock, 0.5 / elapsed_s)
-            self.log.add_step(base + count, (elapsed_s + 0.5) / count, stamp_s=math.nan)
+            self.log.add_step(base + count, (elapsed_s + 0.5) / count, stamp_s=math.nan, n_steps=count)
 
     def _tell_events(self, chosen: list[_Series], dicts: "_Dicts") -> None:
         """Tell evaluations and saves, each after the step that the bar showed last."""

@@ -178,38 +178,48 @@ class _Epochs:
         laps = [0, *(np.flatnonzero((np.diff(number) <= 0) | (np.diff(self.epoch) != 0)) + 1).tolist(), n_lines]
         gaps = np.diff(number)
         interval = int(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1
-        if interval == 1 or self._stands_for_all(own_s, mean_s, count, laps):
+        if interval == 1 or _stand_for_all((own_s, mean_s), (data_s, mean_data_s), count, laps):
             self.log.is_mean, self.log.reads = False, "time of the printed batch"
             for n in range(n_lines):
-                self.log.add_step(int(number[n]), float(own_s[n]), stamp_s=math.nan)
+                # The first batch of an epoch is printed whatever the interval is, and none is like it.
+                self.log.add_step(int(number[n]), float(own_s[n]), stamp_s=math.nan, n_steps=int(count[n] == 1))
                 self.log.add_part("data", float(data_s[n]))
             return
         self.log.is_mean, self.log.reads = True, "mean time since the epoch began, taken apart"
         for low, high in itertools.pairwise(laps):
             sums, sums_data = mean_s[low:high] * count[low:high], mean_data_s[low:high] * count[low:high]
             if count[low] == 1:
-                self.log.add_step(int(number[low]), float(own_s[low]), stamp_s=math.nan)
+                self.log.add_step(int(number[low]), float(own_s[low]), stamp_s=math.nan, n_steps=1)
                 self.log.add_part("data", float(data_s[low]))
             for a, b, step_s in self.log.read_clock(count[low:high], sums, HALF_DIGIT_S * count[low:high]):
                 self.log.add_step(int(number[low + b]), step_s, stamp_s=math.nan)
                 waited_s = (sums_data[b] - sums_data[a]) / (count[low + b] - count[low + a])
                 self.log.add_part("data", max(float(waited_s), 0.0))
 
-    @staticmethod
-    def _stands_for_all(own_s: np.ndarray, mean_s: np.ndarray, count: np.ndarray, laps: list[int]) -> bool:
-        """Say whether the printed batches take as long as all: the mean at the last line of each epoch, against theirs.
 
-        The first of an epoch is always printed, and waits for the loader to start: it is taken out of both.
-        """
-        shown = real = n_shown = n_real = 0.0
-        for low, high in itertools.pairwise(laps):
-            begin = low + 1 if count[low] == 1 and high - low > 1 else low
-            first_s, n_first = (own_s[low], 1) if begin > low else (0.0, 0)
-            shown += float(own_s[begin:high].sum())
-            n_shown += high - begin
-            real += float(mean_s[high - 1] * count[high - 1]) - first_s
-            n_real += float(count[high - 1]) - n_first
-        return n_real > 0 and n_shown > 0 and abs(shown / n_shown / (real / n_real) - 1.0) <= SAME_MEAN
+def _stand_for_all(
+    time: tuple[np.ndarray, np.ndarray], data: tuple[np.ndarray, np.ndarray], count: np.ndarray, laps: list[int]
+) -> bool:
+    """Say whether the printed batches take as long, and wait as long for data, as all do, by the means at the end of epochs."""
+    (shown_s, real_s), (shown_data_s, real_data_s) = (_compare_mean(*values, count, laps) for values in (time, data))
+    allowed_s = SAME_MEAN * real_s
+    return real_s > 0 and abs(shown_s - real_s) <= allowed_s and not abs(shown_data_s - real_data_s) > allowed_s
+
+
+def _compare_mean(own_s: np.ndarray, mean_s: np.ndarray, count: np.ndarray, laps: list[int]) -> tuple[float, float]:
+    """Give the mean of the printed batches and that of all.
+
+    The first of an epoch is always printed, and waits for the loader to start: it is taken out of both.
+    """
+    shown = real = n_shown = n_real = 0.0
+    for low, high in itertools.pairwise(laps):
+        begin = low + 1 if count[low] == 1 and high - low > 1 else low
+        first_s, n_first = (own_s[low], 1) if begin > low else (0.0, 0)
+        shown += float(own_s[begin:high].sum())
+        n_shown += high - begin
+        real += float(mean_s[high - 1] * count[high - 1]) - first_s
+        n_real += float(count[high - 1]) - n_first
+    return (shown / n_shown, real / n_real) if n_shown and n_real else (0.0, 0.0)
 
 
 class _Sliding:
