@@ -311,10 +311,10 @@ def _keep_ledger(
             lost[kind] += told_s
             total_s += told_s
     else:
-        between_s = float(np.nansum(between.seconds))
-        rest_s = between_s - float(between.seconds[between.hits].sum())
-        total_s += between_s
-        lost["between"] = rest_s if rest_s > LEAST_BETWEEN * total_s else 0.0
+        hits_s = float(between.seconds[between.hits].sum())
+        rest_s = float(np.nansum(between.seconds)) - hits_s
+        lost["between"] = rest_s if rest_s > LEAST_BETWEEN * (total_s + hits_s + rest_s) else 0.0
+        total_s += hits_s + lost["between"]
     good_s = float((lines.work * lines.steps).sum()) * base.good_s
     seconds: dict[str, float] = {
         key: value for key, value in sorted(lost.items(), key=lambda e: (-e[1], e[0])) if value
