@@ -373,9 +373,12 @@ def describe_spikes(facts: LogFacts, spikes: LogSpikes, share: float) -> str:
         text = f"{spikes.count} {what} {each} pass between two iterations, {often}: {all_of} of all time"
     if spikes.count == 1:
         at = f"iteration {int(facts.iterations[facts.spike_lines[facts.spikes.index(spikes)][0]]):,}"
-        takes = f"{at} takes {each} more" if spikes.within else f"{each} pass before {at}"
-        is_mean = facts.is_mean and facts.interval > 1
-        text = f"{f'the line of {facts.interval} iterations to ' * is_mean}{takes}: {all_of} of all time"
+        n = facts.interval if facts.is_mean else 1
+        if spikes.within:
+            text = f"{f'the line of {n} iterations to ' * (n > 1)}{at} takes {each} more: {all_of} of all time"
+        else:
+            where = f"before {at}" if n == 1 else f"between steps in the {n} iterations to {at}"
+            text = f"{each} pass {where}: {all_of} of all time"
     if spikes.told:
         text += f"; the log tells of {_in_words(spikes.matches[0])} there"
     elif spikes.matches:

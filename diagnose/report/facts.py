@@ -213,8 +213,11 @@ def describe_log(log: LogFacts) -> str:
     else:
         pace_s = log.ledger.good_pace if log.ledger is not None else float(log.step_s.mean())
         n_lines = len(log.iterations)
-        is_told = n_lines >= words.FEW_LINES or (n_lines >= words.FEW_STEPS and words.log_varies(log) < words.VARYING)
-        unchanged = ", no change of pace" if is_told else ""
+        varies = words.log_varies(log)
+        is_told = (
+            varies < (words.UNEVEN if n_lines >= words.FEW_LINES else words.VARYING) and n_lines >= words.FEW_STEPS
+        )
+        unchanged = ", no change of pace" if is_told else " on average" * (varies >= words.UNEVEN)
         said.append(f"{words.seconds(pace_s)} an iteration{unchanged}")
     said += [
         describe_spikes(log, spikes)
@@ -268,12 +271,14 @@ def describe_ledger(log: LogFacts) -> list[tuple[str, str, float]]:
     def write(seconds: float) -> str:
         return words.NOT_KNOWN if log.of else words.seconds(seconds)  # rates alone do not add up to seconds
 
-    rows = [("at the job's own good pace", write(ledger.good_s), ledger.good_s / ledger.total_s)]
-    return rows + [
+    lost = [
         (LOSSES.get(key, escape(key)), write(seconds), ledger.shares[key])
         for key, seconds in ledger.seconds.items()
         if abs(ledger.shares[key]) >= words.NO_SHARE
     ]
+    if not lost and words.log_varies(log) >= words.UNEVEN:  # what has no pace has no good one
+        return []
+    return [("at the job's own good pace", write(ledger.good_s), ledger.good_s / ledger.total_s), *lost]
 
 
 def _share(log: LogFacts, seconds: float) -> float:

@@ -14,6 +14,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.training_log import LogFacts
+from diagnose.numerics.robust import Floats
 from diagnose.report.escape import escape, name, prose
 
 NOT_KNOWN = "not known"
@@ -42,6 +43,8 @@ VARYING = 0.05
 MUCH = 0.1
 #: Of fewer lines that vary nobody can say whether the pace changed.
 FEW_LINES = 8
+#: Lines that vary by this part have no pace: it is said from what to what they go.
+UNEVEN = 0.5
 #: A smaller share of a time is nothing: it would read 0%.
 NO_SHARE = 0.0005
 #: What a healthy job could gain is named from this part of the step time on.
@@ -443,6 +446,11 @@ def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
         return f"{ended}only {count(n_lines, 'line')} of step times, too few to tell anything from chance"
     if (varies := log_varies(log)) >= VARYING:
         each = "lines" if log.interval > 1 else "iterations"
+        if n_lines >= FEW_LINES and varies >= UNEVEN and not log.of:
+            low, middle, high = (seconds(s) for s in np.quantile(_ordinary(log), (0.0, 0.5, 1.0)).tolist())
+            return (
+                f"{ended}{what} stands out in the log: {each} take from {low} to {high}, half of them {middle} and less"
+            )
         if n_lines >= FEW_LINES:
             return f"{ended}{what} stands out in the log, though {each} vary by {percent(varies)}"
         if (rise := log.step_s[-1] / log.step_s[0] - 1.0) >= VARYING and bool((np.diff(log.step_s) > 0).all()):
@@ -456,9 +464,13 @@ def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
 
 def log_varies(log: LogFacts) -> float:
     """Give by what part of the middle one most lines of a log differ from it, those of slow first steps left out."""
-    ordinary = np.delete(log.step_s, np.array(log.start_lines, dtype=np.int64))
-    low, middle, high = np.quantile(ordinary, (0.159, 0.5, 0.841)).tolist()
+    low, middle, high = np.quantile(_ordinary(log), (0.159, 0.5, 0.841)).tolist()
     return float((high - low) / 2 / middle)
+
+
+def _ordinary(log: LogFacts) -> Floats:
+    """Give the step times of a log without those of slow first steps."""
+    return np.delete(log.step_s, np.array(log.start_lines, dtype=np.int64))
 
 
 def describe_miss(fidelity: Fidelity) -> str:

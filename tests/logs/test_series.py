@@ -7,6 +7,7 @@ import pytest
 
 from diagnose.features.paces import measure_log
 from diagnose.judge.log import judge_log
+from diagnose.judge.log_causes import describe_spikes
 from diagnose.judge.verdict import Verdict
 from diagnose.model.place import Worker
 from diagnose.model.trace import Job
@@ -353,3 +354,17 @@ def test_what_is_told_of_a_printed_step_is_in_no_other() -> None:
     assert [(spikes.count, spikes.matches) for spikes in facts.spikes] == [(2, ("evaluation",))]
     facts, _ = look(dataclasses.replace(log, events=()))
     assert facts.ledger.seconds["sporadic"] == pytest.approx(5 * 18.2, abs=0.5)
+
+
+def test_what_an_evaluation_and_a_save_between_the_same_steps_tell_is_theirs() -> None:
+    """Each takes its own seconds, also where another evaluation is too short to stand out."""
+    between = (
+        Between(kind="evaluation", at=99, seconds=4.0),
+        Between(kind="save", at=99, seconds=3.0),
+        Between(kind="evaluation", at=199, seconds=0.002),
+    )
+    facts, _ = look(write_exactly(run_of(noise(400, 0.002), between=between), told=True, inside=False))
+    seconds = facts.ledger.seconds
+    assert (seconds["evaluation"], seconds["save"]) == (pytest.approx(4.0, abs=0.05), pytest.approx(3.0, abs=0.05))
+    texts = [describe_spikes(facts, spikes, 0.01) for spikes in facts.spikes]
+    assert texts[0].startswith("4 s pass before iteration 101: ")

@@ -70,6 +70,15 @@ CASES: dict[str, Case] = {
         [390, 400, 410],
         [0.571, 0.580, 0.602],
     ),
+    "hrnet": (
+        "HRNet and what follows it",
+        [
+            f"Epoch: [3/9] Iter:[{n}/200], Time: {s}, lr: [0.018], Loss: 1.594388, Acc:0.64, Semantic loss: 1.1"
+            for n, s in ((0, "5.02"), (60, "0.50"), (120, "0.45"), (180, "0.43"))
+        ],
+        [601, 661, 721, 781],
+        [5.02, 0.4247, 0.3992, 0.39],
+    ),
     "one bar behind DeepSpeed's timers": (
         "Hugging Face Trainer",
         [
@@ -458,3 +467,16 @@ def test_batches_that_are_printed_and_are_not_like_the_others(tmp_path: Path) ->
     assert found.log.step_s.tolist() == pytest.approx([9.575, 0.2879], rel=1e-3)
     assert found.log.ledger is not None
     assert found.log.ledger.total_s == pytest.approx(51 * 0.470, abs=0.1)
+
+
+def test_lines_without_a_pace_are_told_by_what_they_go_from_and_to(tmp_path: Path) -> None:
+    """Steps of seconds and steps of minutes in turn have no pace that could have changed or not."""
+    path = tmp_path / "job.out"
+    times_s = (646.6, 195.4, 2.9, 14.2, 2.7, 2.3, 2.5, 1.8, 248.1, 245.8, 244.7, 10.2)
+    path.write_text("".join(f"global step {n}: loss = 1.4 ({s} sec/step)\n" for n, s in enumerate(times_s, start=665)))
+    found = diagnose_job(Request(path))
+    assert why_inconclusive(found) == (
+        "nothing stands out in the log: iterations take from 1.80 s to 647 s, half of them 12.20 s and less"
+    )
+    assert found.log is not None
+    assert "135 s an iteration on average" in describe_log(found.log)

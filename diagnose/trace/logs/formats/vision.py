@@ -8,7 +8,8 @@ is printed every 10 batches. So where not every batch is printed, and the printe
 are taken.
 
 Source: mlfoundations/open_clip, src/open_clip_train/train.py; huggingface/pytorch-image-models, train.py; pytorch/examples,
-imagenet/main.py; pytorch/vision, references/classification/utils.py (`MetricLogger`), which DeiT, MAE and DINO share.
+imagenet/main.py; pytorch/vision, references/classification/utils.py (`MetricLogger`), which DeiT, MAE and DINO share;
+HRNet/HRNet-Semantic-Segmentation, lib/core/function.py, which PIDNet and DDRNet share.
 """
 
 import itertools
@@ -41,6 +42,10 @@ _EXAMPLE = re.compile(
     + _NUMBER
     + rb"\))?"
 )
+#: The mean alone, of two digits.
+_HRNET = re.compile(
+    rb"Epoch: \[(\d{1,9})/\d{1,9}\] Iter: {0,2}\[(\d{1,12})/(\d{1,12})\], Time: ()" + _NUMBER + rb",()()"
+)
 _TIMM = re.compile(
     rb"Train: (\d{1,9}) \[ {0,9}(\d{1,12})/(\d{1,12}) [^\n]{0,200}?Time: "
     + _NUMBER
@@ -65,6 +70,7 @@ SAME_MEAN = 0.1
 WINDOW, ROUNDED_S = 20, 1e-4 / math.sqrt(12.0)
 #: Half of the last of three digits.
 HALF_DIGIT_S = 0.0005
+HALF_OF_TWO_S = 0.005
 
 
 class _OpenClip:
@@ -131,8 +137,10 @@ class _OpenClip:
 class _Epochs:
     """Reads lines with an epoch, a batch in it, the time of this batch, and the mean since the epoch began."""
 
-    def __init__(self, log: LogBuilder, pattern: re.Pattern[bytes], *, first: int) -> None:
-        self.log, self.pattern, self.first = log, pattern, first
+    def __init__(
+        self, log: LogBuilder, pattern: re.Pattern[bytes], *, first: int, half_s: float = HALF_DIGIT_S
+    ) -> None:
+        self.log, self.pattern, self.first, self.half_s = log, pattern, first, half_s
         self.epoch, self.batch, self.length = array("q"), array("q"), array("q")
         self.own_s, self.mean_s, self.data_s, self.mean_data_s = (array("d") for _ in range(4))
         self.lowest = math.inf
@@ -178,20 +186,27 @@ class _Epochs:
         laps = [0, *(np.flatnonzero((np.diff(number) <= 0) | (np.diff(self.epoch) != 0)) + 1).tolist(), n_lines]
         gaps = np.diff(number)
         interval = int(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1
-        if interval == 1 or _stand_for_all((own_s, mean_s), (data_s, mean_data_s), count, laps):
+        if (interval == 1 and np.isfinite(own_s).all()) or _stand_for_all(
+            (own_s, mean_s), (data_s, mean_data_s), count, laps
+        ):
             self.log.is_mean, self.log.reads = False, "time of the printed batch"
+            # The first batch of an epoch is printed whatever the interval is, and none is like it; the last ones are like the
+            # last that is printed.
+            n_steps = (count == 1).astype(np.int64)
+            ends = np.flatnonzero((count[1:] == 1) & (count[:-1] > 1) & (np.diff(np.array(self.epoch)) == 1))
+            ends = ends[ends > 0]
+            n_steps[ends] = np.minimum(number[ends + 1] - 1 - number[ends - 1], 2 * interval)
             for n in range(n_lines):
-                # The first batch of an epoch is printed whatever the interval is, and none is like it.
-                self.log.add_step(int(number[n]), float(own_s[n]), stamp_s=math.nan, n_steps=int(count[n] == 1))
+                self.log.add_step(int(number[n]), float(own_s[n]), stamp_s=math.nan, n_steps=int(n_steps[n]))
                 self.log.add_part("data", float(data_s[n]))
             return
         self.log.is_mean, self.log.reads = True, "mean time since the epoch began, taken apart"
         for low, high in itertools.pairwise(laps):
             sums, sums_data = mean_s[low:high] * count[low:high], mean_data_s[low:high] * count[low:high]
             if count[low] == 1:
-                self.log.add_step(int(number[low]), float(own_s[low]), stamp_s=math.nan, n_steps=1)
+                self.log.add_step(int(number[low]), float(mean_s[low]), stamp_s=math.nan, n_steps=1)
                 self.log.add_part("data", float(data_s[low]))
-            for a, b, step_s in self.log.read_clock(count[low:high], sums, HALF_DIGIT_S * count[low:high]):
+            for a, b, step_s in self.log.read_clock(count[low:high], sums, self.half_s * count[low:high]):
                 self.log.add_step(int(number[low + b]), step_s, stamp_s=math.nan)
                 waited_s = (sums_data[b] - sums_data[a]) / (count[low + b] - count[low + a])
                 self.log.add_part("data", max(float(waited_s), 0.0))
@@ -300,6 +315,10 @@ def _example(log: LogBuilder) -> LineReader:
     return _Epochs(log, _EXAMPLE, first=1)
 
 
+def _hrnet(log: LogBuilder) -> LineReader:
+    return _Epochs(log, _HRNET, first=1, half_s=HALF_OF_TWO_S)
+
+
 def _timm(log: LogBuilder) -> LineReader:
     return _Epochs(log, _TIMM, first=0)
 
@@ -320,6 +339,15 @@ FORMATS = (
             b"|   log_every_n_steps: ",
         ),
         reader=_OpenClip,
+        is_mean=True,
+    ),
+    LogFormat(
+        name="hrnet",
+        title="HRNet and what follows it",
+        reads="Time, a mean since the epoch began",
+        example="Epoch: [352/520] Iter:[10/495], Time: 0.66, ..",
+        step_marks=(b"] Iter:",),
+        reader=_hrnet,
         is_mean=True,
     ),
     LogFormat(
