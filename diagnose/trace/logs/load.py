@@ -273,7 +273,8 @@ def _choose(logs: Sequence["TrainingLog"]) -> "TrainingLog":
     """Give the first log, and let it say what was passed over for it."""
     first, *others = logs
     over = tuple(
-        f"{len(log.iteration):,} step lines of {log.format} in it are passed over: {first.format} tells {len(first.iteration):,}"
+        f"{len(log.iteration):,} {'step lines' if len(log.iteration) > 1 else 'step line'} of {log.format} in it "
+        f"{'are' if len(log.iteration) > 1 else 'is'} passed over: {first.format} tells {len(first.iteration):,}"
         for log in others
     )
     return dataclasses.replace(first, notes=(*over, *first.notes))
