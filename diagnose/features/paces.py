@@ -27,6 +27,8 @@ PART_SHARE = 0.6
 BETWEEN_SHARE = 0.02
 #: Time between steps that is no more than this part of all is what stamps and digits leave.
 LEAST_BETWEEN = 0.005
+#: Stamps say nothing of time between steps where this part of all that passed is a digit of them.
+LEAST_RESOLVED = 0.05
 #: A log that scatters so many times as much in its last third as in its first has grown restless; both have so many lines.
 RESTLESS = 2.0
 LEAST_THIRD = 30
@@ -49,15 +51,16 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
     lines = keep_lines(log)
     base = fit_baseline(lines, least_ratio=min_speedup)
     slow = [max(piece.first, piece.last) >= min_speedup * base.good_s for piece in base.pieces]
-    excess_s = (lines.step_s - lines.work * base.pace_s) * lines.steps
-    between = _measure_between(lines)
+    all_s = _add_up_lines(log, lines, base)
+    excess_s = all_s - lines.work * base.pace_s * lines.steps
+    between = _measure_between(lines, all_s)
     spikes = sort_spikes(log, lines, excess_s, base.spikes, within=True)
     if between is not None:
         spikes += sort_spikes(log, lines, np.nan_to_num(between.seconds), between.hits, within=False)
         spikes.sort(key=lambda one: -one.said.lost_s)
     windows, ramps = _find_windows(log, lines, base, slow)
     restarts = _price_restarts(log, lines)
-    ledger = _keep_ledger(log, lines, base, slow, spikes, between, restarts)
+    ledger = _keep_ledger(log, lines, base, slow, all_s, spikes, between, restarts)
     when, at = _choose_window(windows)
     usual_s, slow_s, deviations = _compare_paces(lines, base, windows, at)
     return LogFacts(
@@ -87,6 +90,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         ramps=ramps,
         spikes=tuple(one.said for one in spikes),
         spike_lines=tuple(one.lines for one in spikes),
+        start_lines=tuple(np.flatnonzero(base.starts).tolist()),
         work=lines.by,
         n_flushed=_count_flushed(log, lines),
         slower_part=_find_slower_part(log, lines, base, slow),
@@ -94,7 +98,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         is_work_told=bool(np.isfinite(log.tokens[lines.index]).mean() >= KNOWN_SHARE),
         spread=_measure_spread(base),
         ledger=ledger,
-        parts=_share_parts(log, lines),
+        parts=_share_parts(log, lines, base),
         intervals={str(kind): n for kind, n in log.intervals.items()},
     )
 
@@ -215,19 +219,21 @@ def _level_of(lines: Lines, base: Baseline, piece: Piece) -> float:
 # ------------------------------------------------------------------------------------------ between steps, restarts
 
 
-def _measure_between(lines: Lines) -> _Between | None:
+def _measure_between(lines: Lines, all_s: Seconds) -> _Between | None:
     """Measure the seconds between lines that are not in their steps; None where too few lines bear a time."""
     seconds = np.full(len(lines.iteration), np.nan)
     inner = np.flatnonzero(~lines.begins)
     follows = inner[lines.index[inner] == lines.index[inner - 1] + 1]
     passed_s = lines.stamp_s[follows] - lines.stamp_s[follows - 1]
     apart = np.diff(lines.iteration, prepend=lines.iteration[0] - lines.interval)[follows]
-    seconds[follows] = np.where(apart == lines.steps[follows], passed_s - (lines.step_s * lines.steps)[follows], np.nan)
+    seconds[follows] = np.where(apart == lines.steps[follows], passed_s - all_s[follows], np.nan)
     known = np.isfinite(seconds)
     if known.sum() < max(3, len(seconds) // 2):
         return None
     stamps = lines.stamp_s[np.isfinite(lines.stamp_s)]
     resolution = 1.0 if np.all(stamps == np.round(stamps)) else 1e-3
+    if resolution > LEAST_RESOLVED * float(passed_s[known[follows]].sum()):
+        return None
     usual = float(np.median(seconds[known]))
     sigma = float(MAD_TO_SIGMA * np.median(np.abs(seconds[known] - usual)))
     least = usual + np.maximum(
@@ -265,11 +271,26 @@ def _price_restarts(log: TrainingLog, lines: Lines) -> tuple[LogRestart, ...]:
 # ------------------------------------------------------------------------------------------ ledger
 
 
+def _add_up_lines(log: TrainingLog, lines: Lines, base: Baseline) -> Seconds:
+    """Give the seconds of all steps that each line stands for, shape (n_lines,).
+
+    Where a line is one step of several, those that are not printed are like it, but for what the log tells of at this one: an
+    evaluation is in the time of the iteration that it is printed before, and in no other.
+    """
+    all_s = lines.step_s * lines.steps
+    if not log.is_mean:
+        told = {event.iteration for event in log.events if event.kind in ("evaluation", "save")}
+        alone = np.isin(lines.iteration, np.array(sorted(told), dtype=np.int64)) & base.spikes
+        all_s[alone] = (lines.step_s + (lines.steps - 1.0) * lines.work * base.pace_s)[alone]
+    return np.asarray(all_s)
+
+
 def _keep_ledger(
     log: TrainingLog,
     lines: Lines,
     base: Baseline,
     slow: list[bool],
+    all_s: Seconds,
     spikes: list[Spikes],
     between: _Between | None,
     restarts: tuple[LogRestart, ...],
@@ -280,21 +301,20 @@ def _keep_ledger(
     for is_slow, piece in zip(slow, base.pieces, strict=True):
         if is_slow:
             lost["ramps" if piece.is_ramp else "windows"] += float(cost_s[piece.start : piece.end].sum())
-    excess_s = (lines.step_s - lines.work * base.pace_s) * lines.steps
-    lost["start"] = float(excess_s[base.starts].sum())
+    lost["start"] = float((all_s - lines.work * base.pace_s * lines.steps)[base.starts].sum())
     for one in spikes:
         lost[one.loss] += float(one.seconds.sum())
     lost["restarts"] = float(sum(restart.cost_s or 0.0 for restart in restarts))
-    total_s = float((lines.step_s * lines.steps).sum()) + lost["restarts"]
+    total_s = float(all_s.sum()) + lost["restarts"]
     if between is None:
         for kind, told_s in _add_up_told(log, lines, spikes).items():
             lost[kind] += told_s
             total_s += told_s
     else:
-        all_s = float(np.nansum(between.seconds))
-        rest_s = all_s - float(between.seconds[between.hits].sum())
-        total_s += all_s
-        lost["between"] = rest_s if rest_s > LEAST_BETWEEN * total_s else 0.0
+        hits_s = float(between.seconds[between.hits].sum())
+        rest_s = float(np.nansum(between.seconds)) - hits_s
+        lost["between"] = rest_s if rest_s > LEAST_BETWEEN * (total_s + hits_s + rest_s) else 0.0
+        total_s += hits_s + lost["between"]
     good_s = float((lines.work * lines.steps).sum()) * base.good_s
     seconds: dict[str, float] = {
         key: value for key, value in sorted(lost.items(), key=lambda e: (-e[1], e[0])) if value
@@ -366,12 +386,15 @@ def _find_slower_part(log: TrainingLog, lines: Lines, base: Baseline, slow: list
     return (best, min(shares[best], 1.0)) if best is not None and shares[best] >= PART_SHARE else None
 
 
-def _share_parts(log: TrainingLog, lines: Lines) -> dict[str, float]:
-    """Give the mean part of a step that each part takes, where most lines tell it."""
+def _share_parts(log: TrainingLog, lines: Lines, base: Baseline) -> dict[str, float]:
+    """Give the mean part of an ordinary step that each part takes, where most lines tell it: what stands out is told by itself."""
     found: dict[str, float] = {}
+    # The first step of an attempt that is printed alone is a start, also where there are too few lines to see that.
+    ordinary = ~(base.starts | base.spikes | (lines.begins & (lines.steps < lines.interval)))
     for part, all_s in log.parts.items():
         seconds: Floats = all_s[lines.index]
-        known = np.isfinite(seconds)
-        if 2 * known.sum() > len(seconds):
-            found[part] = float(seconds[known].sum() / lines.step_s[known].sum())
+        known = np.isfinite(seconds) & ordinary
+        if 2 * known.sum() > ordinary.sum():
+            weight = lines.steps[known]
+            found[part] = float((seconds[known] * weight).sum() / (lines.step_s[known] * weight).sum())
     return found

@@ -41,6 +41,8 @@ EPOCH_CERTAINTY = 0.5
 RANK_CERTAINTY = 0.8
 #: Waiting for data is a finding from this part of the steps on, as for what no rule explains.
 DATA_SHARE = 0.05
+#: It is "all the time" by no fewer lines, of which the first waits for loaders to start.
+LEAST_TOLD = 4
 #: A slow window begins at a restart when it does within so many logged intervals of it.
 AT_RESTART = 2
 #: Three windows and more come at a period when their distances differ by no more than this part of it.
@@ -371,9 +373,12 @@ def describe_spikes(facts: LogFacts, spikes: LogSpikes, share: float) -> str:
         text = f"{spikes.count} {what} {each} pass between two iterations, {often}: {all_of} of all time"
     if spikes.count == 1:
         at = f"iteration {int(facts.iterations[facts.spike_lines[facts.spikes.index(spikes)][0]]):,}"
-        takes = f"{at} takes {each} more" if spikes.within else f"{each} pass before {at}"
-        is_mean = facts.is_mean and facts.interval > 1
-        text = f"{f'the line of {facts.interval} iterations to ' * is_mean}{takes}: {all_of} of all time"
+        n = facts.interval if facts.is_mean else 1
+        if spikes.within:
+            text = f"{f'the line of {n} iterations to ' * (n > 1)}{at} takes {each} more: {all_of} of all time"
+        else:
+            where = f"before {at}" if n == 1 else f"between steps in the {n} iterations to {at}"
+            text = f"{each} pass {where}: {all_of} of all time"
     if spikes.told:
         text += f"; the log tells of {_in_words(spikes.matches[0])} there"
     elif spikes.matches:
@@ -397,7 +402,7 @@ def _in_words(name: str) -> str:
 def _find_data(facts: LogFacts) -> Iterator[_Found]:
     """Say that steps wait for data where the log gives the seconds of that."""
     share = facts.parts.get("data", 0.0)
-    if share < DATA_SHARE:
+    if share < DATA_SHARE or len(facts.iterations) < LEAST_TOLD:
         return
     text = f"by the log's own times {write_percent(share)} of the steps is waiting for data"
     lost_s = share * float(facts.ledger.total_s if facts.ledger is not None else 0.0)

@@ -116,6 +116,8 @@ class TrainingLog:
     tokens : ndarray of float64, shape (n_lines,)
         Tokens of a step, or what else its work is measured in (sequence length, samples of varying number): only its ratios are
         used. NaN where the line does not say.
+    n_steps : ndarray of int64, shape (n_lines,)
+        Iterations that a line stands for, where these are not those since the line before; else 0.
     parts : dict of str to ndarray of float64, shape (n_lines,)
         Seconds of a step in each `LogPart` that the lines tell, NaN where a line does not.
     events : tuple of LogEvent
@@ -156,6 +158,7 @@ class TrainingLog:
     attempt: Ints
     stamp_s: Seconds
     tokens: NDArray[np.float64]
+    n_steps: Ints
     restarts: tuple[LogRestart, ...] = ()
     total: int | None = None
     parts: dict[LogPart, Seconds] = dataclasses.field(default_factory=dict)
@@ -265,6 +268,8 @@ class LogFacts:
     ramps: tuple[LogRamp, ...] = ()
     spikes: tuple[LogSpikes, ...] = ()
     spike_lines: tuple[Ints, ...] = ()
+    #: Positions of the slow first lines of attempts.
+    start_lines: tuple[int, ...] = ()
     work: LogWork | None = None
     #: True where lines tell the tokens or the batch of their steps, so that longer steps of more work can be told from slow ones.
     is_work_told: bool = False

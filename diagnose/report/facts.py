@@ -212,7 +212,12 @@ def describe_log(log: LogFacts) -> str:
         said.append(f"rates of {prose(log.of)} alone, no change of pace")
     else:
         pace_s = log.ledger.good_pace if log.ledger is not None else float(log.step_s.mean())
-        unchanged = ", no change of pace" if len(log.iterations) >= words.FEW_STEPS else ""
+        n_lines = len(log.iterations)
+        varies = words.log_varies(log)
+        is_told = (
+            varies < (words.UNEVEN if n_lines >= words.FEW_LINES else words.VARYING) and n_lines >= words.FEW_STEPS
+        )
+        unchanged = ", no change of pace" if is_told else " on average" * (varies >= words.UNEVEN)
         said.append(f"{words.seconds(pace_s)} an iteration{unchanged}")
     said += [
         describe_spikes(log, spikes)
@@ -246,11 +251,15 @@ def describe_end(log: LogFacts) -> str:
 
 def describe_spikes(log: LogFacts, spikes: LogSpikes) -> str:
     """Say how many iterations are slow, how often, and what that costs."""
-    often = f"every {spikes.period:,}" if spikes.period is not None else "at random"
-    what = "slow ones" if spikes.within else "stops between iterations"
+    is_random = spikes.period is None and not spikes.told and spikes.count > 1
+    often = f" every {spikes.period:,}" if spikes.period is not None else " at random" * is_random
+    what = "slow one" if spikes.within else "stop between iterations"
+    what, each = (
+        (what, "") if spikes.count == 1 else (what.replace("slow one", "slow ones").replace("stop ", "stops "), " each")
+    )
     named = f" ({escape(' or '.join(spikes.matches))})" if spikes.matches else ""
     share = words.percent(_share(log, spikes.lost_s))
-    return f"{spikes.count:,} {what}{named} {often}, {write_pace(log, spikes.excess)} more each: {share} of all time"
+    return f"{spikes.count:,} {what}{named}{often}, {write_pace(log, spikes.excess)} more{each}: {share} of all time"
 
 
 def describe_ledger(log: LogFacts) -> list[tuple[str, str, float]]:
@@ -262,12 +271,14 @@ def describe_ledger(log: LogFacts) -> list[tuple[str, str, float]]:
     def write(seconds: float) -> str:
         return words.NOT_KNOWN if log.of else words.seconds(seconds)  # rates alone do not add up to seconds
 
-    rows = [("at the job's own good pace", write(ledger.good_s), ledger.good_s / ledger.total_s)]
-    return rows + [
+    lost = [
         (LOSSES.get(key, escape(key)), write(seconds), ledger.shares[key])
         for key, seconds in ledger.seconds.items()
         if abs(ledger.shares[key]) >= words.NO_SHARE
     ]
+    if not lost and words.log_varies(log) >= words.UNEVEN:  # what has no pace has no good one
+        return []
+    return [("at the job's own good pace", write(ledger.good_s), ledger.good_s / ledger.total_s), *lost]
 
 
 def _share(log: LogFacts, seconds: float) -> float:

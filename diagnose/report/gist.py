@@ -79,7 +79,7 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         return f"nothing worth {'mending' if worth is None else f'a speedup of {diagnosis.min_speedup:g}'}: {now}"
     from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
     if from_log and diagnosis.log is not None:
-        return from_log + words.told_restarts(diagnosis.log)
+        return from_log + words.describe_starts(diagnosis.log)
     if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
         return now
     return f"{words.slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
@@ -106,7 +106,8 @@ def _describe_log_pace(log: LogFacts) -> str:
     ratio = log.ledger.total_s / log.ledger.good_s
     mean, good = words.seconds(log.ledger.good_pace * ratio), words.seconds(log.ledger.good_pace)
     if mean == good:
-        return f"{mean} an iteration, all alike"
+        is_steady = len(log.iterations) >= words.FEW_STEPS and words.log_varies(log) < words.VARYING
+        return f"{mean} an iteration" + ", all alike" * is_steady
     return f"{words.slower(ratio)} slower than its own good pace: {mean} an iteration, not {good}"
 
 

@@ -14,6 +14,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.training_log import LogFacts
+from diagnose.numerics.robust import Floats
 from diagnose.report.escape import escape, name, prose
 
 NOT_KNOWN = "not known"
@@ -40,6 +41,10 @@ FEW_STEPS = 3
 VARYING = 0.05
 #: Restarts are told in the first line from this part of all time on.
 MUCH = 0.1
+#: Of fewer lines that vary nobody can say whether the pace changed.
+FEW_LINES = 8
+#: Lines that vary by this part have no pace: it is said from what to what they go.
+UNEVEN = 0.5
 #: A smaller share of a time is nothing: it would read 0%.
 NO_SHARE = 0.0005
 #: What a healthy job could gain is named from this part of the step time on.
@@ -408,7 +413,7 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
         least_s = WORTH_NAMING * log.ledger.total_s if log is not None and log.ledger is not None else math.inf
         planned = log is not None and any(spikes.matches and spikes.lost_s >= least_s for spikes in log.spikes)
         what = "nothing but planned work" if planned else "nothing"
-        return _why_a_log_is_inconclusive(log, what) + told_restarts(log) if log is not None else ""
+        return _why_a_log_is_inconclusive(log, what) + describe_starts(log) if log is not None else ""
     if diagnosis.is_from_collectives:
         return prose(diagnosis.why)
     if not math.isfinite(diagnosis.gpu_hours_analysed):  # nobody knows the unit of its times
@@ -426,10 +431,12 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
     return "the trace does not say enough to judge"
 
 
-def told_restarts(log: LogFacts) -> str:
-    """Say what part of all time restarts took, where it is much: no pace shows it. Empty elsewhere."""
-    share = log.ledger.shares.get("restarts", 0.0) if log.ledger is not None and not log.of else 0.0
-    return f"; restarts took {percent(share)} of all time" if share >= MUCH else ""
+def describe_starts(log: LogFacts) -> str:
+    """Say what part of all time first steps and restarts took, where it is much: no pace shows it. Empty elsewhere."""
+    shares = log.ledger.shares if log.ledger is not None and not log.of else {}
+    names = {"start": "first steps", "restarts": "restarts"}
+    said = [f"{name} took {percent(shares[key])}" for key, name in names.items() if shares.get(key, 0.0) >= MUCH]
+    return f"; {' and '.join(said)} of all time" if said else ""
 
 
 def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
@@ -437,14 +444,33 @@ def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
     ended = f"ended with an error after iteration {log.failures[0].iteration:,}; " if log.failures else ""
     if (n_lines := len(log.iterations)) < FEW_STEPS:
         return f"{ended}only {count(n_lines, 'line')} of step times, too few to tell anything from chance"
-    low, middle, high = np.quantile(log.step_s, (0.159, 0.5, 0.841)).tolist()
-    varies = (high - low) / 2 / middle
-    if varies >= VARYING:
+    if (varies := log_varies(log)) >= VARYING:
         each = "lines" if log.interval > 1 else "iterations"
-        return f"{ended}{what} stands out in the log, though {each} vary by {percent(varies)}"
+        if n_lines >= FEW_LINES and varies >= UNEVEN and not log.of:
+            low, middle, high = (seconds(s) for s in np.quantile(_ordinary(log), (0.0, 0.5, 1.0)).tolist())
+            return (
+                f"{ended}{what} stands out in the log: {each} take from {low} to {high}, half of them {middle} and less"
+            )
+        if n_lines >= FEW_LINES:
+            return f"{ended}{what} stands out in the log, though {each} vary by {percent(varies)}"
+        if (rise := log.step_s[-1] / log.step_s[0] - 1.0) >= VARYING and bool((np.diff(log.step_s) > 0).all()):
+            said = f"each of {n_lines} lines takes longer than the one before, {percent(rise)} in all"
+            return f"{ended}{said}: too few to be sure of a trend"
+        return f"{ended}only {n_lines} lines of step times, which vary by {percent(varies)}: too few to tell anything from chance"
     if ended:
         return f"{ended}steady until then: {what} stands out in the log"
     return f"steady: {what} stands out in the log, which cannot say whether steps were slow from the first on"
+
+
+def log_varies(log: LogFacts) -> float:
+    """Give by what part of the middle one most lines of a log differ from it, those of slow first steps left out."""
+    low, middle, high = np.quantile(_ordinary(log), (0.159, 0.5, 0.841)).tolist()
+    return float((high - low) / 2 / middle)
+
+
+def _ordinary(log: LogFacts) -> Floats:
+    """Give the step times of a log without those of slow first steps."""
+    return np.delete(log.step_s, np.array(log.start_lines, dtype=np.int64))
 
 
 def describe_miss(fidelity: Fidelity) -> str:

@@ -34,6 +34,7 @@ def log_of(
         attempt=np.zeros(n, dtype=np.int64),
         stamp_s=np.full(n, np.nan),
         tokens=np.full(n, np.nan),
+        n_steps=np.zeros(n, dtype=np.int64),
         timers=timers or {},
         extremes=extremes or {},
     )

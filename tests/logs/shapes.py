@@ -315,6 +315,7 @@ def write_exactly(
         attempt=attempt,
         stamp_s=np.array([line[3] for line in lines]) if stamped else np.full(len(at), np.nan),
         tokens=run.tokens[at],
+        n_steps=np.zeros(len(at), dtype=np.int64),
         restarts=restarts,
         total=run.total,
         parts={part: seconds[at] for part, seconds in run.parts.items()},

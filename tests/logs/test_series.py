@@ -7,6 +7,7 @@ import pytest
 
 from diagnose.features.paces import measure_log
 from diagnose.judge.log import judge_log
+from diagnose.judge.log_causes import describe_spikes
 from diagnose.judge.verdict import Verdict
 from diagnose.model.place import Worker
 from diagnose.model.trace import Job
@@ -323,3 +324,47 @@ def test_a_million_lines() -> None:
     assert facts.spikes[0].period == 8
     (window,) = facts.windows
     assert (window.onset, window.recovery) == (pytest.approx(900_001, abs=1), pytest.approx(900_041, abs=1))
+
+
+def test_waiting_for_data_in_the_first_steps_alone_is_no_cause() -> None:
+    """Data that the first line waited for, and hardly any other, is in the cost of the first steps; who waits always is told."""
+    step_s = 0.17 * noise(24)
+    step_s[0] = 6.4
+    waited = np.full(24, 0.003)
+    waited[0] = 5.8
+    log = dataclasses.replace(write_exactly(run_of(step_s)), parts={"data": waited})
+    facts, verdict = look(log)
+    assert facts.ledger.seconds["start"] == pytest.approx(6.23, abs=0.02)
+    assert verdict.causes == ()
+    _, verdict = look(dataclasses.replace(log, parts={"data": waited + 0.02}))
+    assert [cause.cause for cause in verdict.causes] == ["data-loading"]
+    assert verdict.causes[0].recoverable == pytest.approx(0.023 / 0.17, rel=0.02)
+
+
+def test_what_is_told_of_a_printed_step_is_in_no_other() -> None:
+    """An evaluation in the time of a printed iteration costs that once, though the line stands for five; else it is as all five."""
+    run = run_of(1.44 * noise(60, 0.002))
+    log = write_exactly(run)
+    step_s = log.step_s.copy()
+    step_s[[20, 40]] += 9.1
+    events = tuple(LogEvent("evaluation", at) for at in (0, 100, 200))
+    log = dataclasses.replace(log, iteration=np.arange(0, 300, 5), step_s=step_s, is_mean=False, events=events)
+    facts, _ = look(log)
+    assert facts.ledger.seconds["evaluation"] == pytest.approx(18.2, abs=0.1)
+    assert [(spikes.count, spikes.matches) for spikes in facts.spikes] == [(2, ("evaluation",))]
+    facts, _ = look(dataclasses.replace(log, events=()))
+    assert facts.ledger.seconds["sporadic"] == pytest.approx(5 * 18.2, abs=0.5)
+
+
+def test_what_an_evaluation_and_a_save_between_the_same_steps_tell_is_theirs() -> None:
+    """Each takes its own seconds, also where another evaluation is too short to stand out."""
+    between = (
+        Between(kind="evaluation", at=99, seconds=4.0),
+        Between(kind="save", at=99, seconds=3.0),
+        Between(kind="evaluation", at=199, seconds=0.002),
+    )
+    facts, _ = look(write_exactly(run_of(noise(400, 0.002), between=between), told=True, inside=False))
+    seconds = facts.ledger.seconds
+    assert (seconds["evaluation"], seconds["save"]) == (pytest.approx(4.0, abs=0.05), pytest.approx(3.0, abs=0.05))
+    texts = [describe_spikes(facts, spikes, 0.01) for spikes in facts.spikes]
+    assert texts[0].startswith("4 s pass before iteration 101: ")

@@ -31,6 +31,8 @@ LOCAL_LINES = 50
 #: Steps lie on two levels when these are so many standard deviations within them apart, the lower has this part of them at least,
 #: and hardly any lie between.
 LEVELS_APART = 4.0
+#: Of fewer lines two levels come by chance.
+LEAST_OF_TWO = 20
 LOWER_SHARE = 0.2
 #: A level lasts for this part of the run before it is what the job can do.
 LASTING_SHARE = 0.05
@@ -94,19 +96,20 @@ def fit_baseline(lines: Lines, *, least_ratio: float) -> Baseline:
 def _find_starts(lines: Lines, values: Floats) -> Bools:
     """Mark the slow lines that each attempt begins with; more than a few are a level."""
     slow = np.zeros(len(values), dtype=bool)
-    noise = max(float(noise_of_differences(np.log(values))), lines.noise)
-    least = max(START_RATIO, float(np.exp(SPIKE_DEVIATIONS * noise)))
+    noise = float(noise_of_differences(np.log(values)))
     begins = np.flatnonzero(lines.begins)
     most = min(START_LINES, max(1, START_STEPS // lines.interval))
     for at, end in zip(begins.tolist(), [*begins[1:].tolist(), len(values)], strict=True):
         after = values[at + START_LINES : min(end, at + START_LINES + START_COMPARED)]
-        if len(after) < MIN_LEVEL:
+        n_most = most
+        if is_short := len(after) < MIN_LEVEL:
             after = values[at + 1 : end]  # in a short log the first alone can be told
             n_most = 1
-        else:
-            n_most = most
         if len(after) < 2:
             continue
+        # Of few lines the slow first one is much of what they differ by.
+        sigma = max(float(noise_of_differences(np.log(after))) if is_short else noise, lines.noise)
+        least = max(START_RATIO, float(np.exp(SPIKE_DEVIATIONS * sigma)))
         usual = float(np.quantile(after, OFTEN))  # a line as slow as many later ones is none of the start
         n = 0
         while n <= n_most and at + n < end and values[at + n] > least * usual:
@@ -135,7 +138,7 @@ def _lower_of(values: Floats, noise: float) -> float:
     """
     ordered = np.sort(np.log(values))
     n = len(ordered)
-    if n < 2 * MIN_LEVEL:
+    if n < LEAST_OF_TWO:
         return float(np.exp(np.median(ordered)))
     count = np.arange(1, n)
     total = np.cumsum(ordered)

@@ -15,6 +15,10 @@ from diagnose.numerics.robust import Floats
 
 #: An interval between lines that fewer lines have than this part is a hole in the log.
 HOLE_SHARE = 0.02
+#: Of two lines one was read late where they differ from their mean by this part of it, and it from those around by no more than
+#: that.
+LATE, EVEN = 0.2, 0.05
+AROUND = 3
 #: Work that varies by less than this part of itself is no reason to divide by it.
 LEAST_WORK_RATIO = 0.01
 #: Lines that tell the work of a step, at least.
@@ -94,10 +98,13 @@ def keep_lines(log: TrainingLog) -> Lines:
     )
     attempt = log.attempt[kept]
     work, by = _take_out(log, kept)
+    step_s = log.step_s[kept]
+    if log.is_mean or interval == 1:
+        step_s = _share_late(step_s, (np.diff(attempt) == 0) & (np.diff(steps[kept]) == 0))
     return Lines(
         index=kept,
         iteration=log.iteration[kept],
-        step_s=log.step_s[kept],
+        step_s=step_s,
         steps=steps[kept],
         work=work,
         attempt=attempt,
@@ -122,9 +129,26 @@ def _count_steps(log: TrainingLog) -> tuple[Floats, int]:
     sizes, counts = np.unique(inner, return_counts=True)
     usual = sizes[counts >= max(2, HOLE_SHARE * len(inner))]
     steps = np.where(np.isin(apart, usual) | (apart < interval), apart, interval)
-    steps[begins] = interval
-    steps[0] = min(interval, max(1, int(log.iteration[0])))
-    return np.maximum(steps, 1).astype(np.float64), interval
+    steps[begins] = np.minimum(interval, np.maximum(log.iteration[begins], 1))
+    return np.where(log.n_steps > 0, log.n_steps, np.maximum(steps, 1)).astype(np.float64), interval
+
+
+def _share_late(step_s: Seconds, follows: Bools) -> Seconds:
+    """Give both lines of a pair their mean where one is longer by what the other is shorter, shape (n_lines,).
+
+    A clock was read late, or early, between them: the host runs ahead of the device, and nothing was lost.
+    """
+    mean_s, more_s = (step_s[1:] + step_s[:-1]) / 2, np.abs(np.diff(step_s)) / 2
+    pairs = np.flatnonzero(follows & (more_s > LATE * mean_s))
+    pairs = pairs[(pairs >= AROUND) & (pairs < len(step_s) - AROUND - 1)]
+    # Lines on both sides are as long as the pair: at a change of pace they are not.
+    for beside in (np.arange(-AROUND, 0), np.arange(2, AROUND + 2)):
+        usual_s = np.median(step_s[pairs[:, None] + beside], axis=1)
+        pairs = pairs[np.abs(mean_s[pairs] - usual_s) <= EVEN * usual_s]
+    shared = step_s.copy()
+    for at in pairs.tolist():
+        shared[at : at + 2] = mean_s[at]
+    return shared
 
 
 # ------------------------------------------------------------------------------------------ work

@@ -4,6 +4,7 @@ Enters: `Lines`, what each line has above its pace, and the events and intervals
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -65,7 +66,8 @@ def sort_spikes(log: TrainingLog, lines: Lines, excess_s: Seconds, hits: Bools, 
         others = np.unique(
             np.concatenate([np.zeros(0, dtype=np.int64), *(lines_of for _, lines_of, _ in told[i + 1 :])])
         )
-        taken = _take(at, left_s, left, shared=np.isin(at, others))
+        own_s = None if within else _add_up_events(log, lines, kind)[at]
+        taken = _take(at, left_s, left, shared=np.isin(at, others), own_s=own_s)
         if len(taken[0]):
             found.append(_describe(log, lines, taken, kind=kind, n_events=n, within=within))
     for _ in range(MOST_TRAINS):
@@ -106,11 +108,28 @@ def _find_around(
     return (train, shared) if is_around else None
 
 
-def _take(at: Ints, left_s: Seconds, left: Bools, *, shared: Bools) -> tuple[Ints, Seconds]:
-    """Take what a kind costs from what is left: all of a line, or of one that another kind shares as much as of others."""
+def _add_up_events(log: TrainingLog, lines: Lines, kind: LogEventKind) -> Seconds:
+    """Add up the seconds that events of a kind tell between each line and the one before, shape (n_lines,); NaN where none does."""
+    told = [event for event in log.events if event.kind == kind and math.isfinite(event.seconds)]
+    at = np.searchsorted(lines.iteration, np.array([event.iteration for event in told], dtype=np.int64), side="right")
+    told_s = np.bincount(at, [event.seconds for event in told], minlength=len(lines.iteration) + 1)[:-1]
+    return np.where(np.bincount(at, minlength=len(told_s) + 1)[:-1] > 0, told_s, np.nan)
+
+
+def _take(
+    at: Ints, left_s: Seconds, left: Bools, *, shared: Bools, own_s: Seconds | None = None
+) -> tuple[Ints, Seconds]:
+    """Take what a kind costs from what is left: all of a line, or of one that another kind shares as much as of others.
+
+    `own_s` are the seconds that the log itself tells it took there, NaN where it does not.
+    """
     here = left[at]
     at, shared = at[here], shared[here]
     seconds = left_s[at].copy()
+    if own_s is not None:
+        is_told = shared & np.isfinite(own_s[here])
+        seconds[is_told] = np.minimum(seconds, own_s[here])[is_told]
+        shared &= ~is_told
     if shared.any() and not shared.all():
         usual = float(np.median(seconds[~shared]))
         spread = float(MAD_TO_SIGMA * np.median(np.abs(seconds[~shared] - usual)))
@@ -121,21 +140,24 @@ def _take(at: Ints, left_s: Seconds, left: Bools, *, shared: Bools) -> tuple[Int
 
 
 def _match_events(log: TrainingLog, lines: Lines, hits: Bools, *, within: bool) -> list[tuple[LogEventKind, Ints, int]]:
-    """Give each kind of event that stands at lines that stand out, the most frequent first; its lines; and how many events."""
+    """Give each kind of event that stands at lines that stand out, the most frequent first; its lines; and how many stand there."""
     kinds = {event.kind for event in log.events if event.kind != "error"}
     told: list[tuple[LogEventKind, Ints, int]] = []
     for kind in sorted(kinds):
         numbers = np.array(sorted({event.iteration for event in log.events if event.kind == kind}), dtype=np.int64)
-        best: tuple[float, Ints] = (0.0, np.zeros(0, dtype=np.int64))
+        best: tuple[float, Ints, int] = (0.0, np.zeros(0, dtype=np.int64), 0)
         # It lies in the step that it names, or between that and the next.
         for side in ("right", "left") if within else ("right",):
-            at = np.searchsorted(lines.iteration, numbers, side=side)
-            at = np.unique(at[at < len(lines.iteration)])
+            each = np.searchsorted(lines.iteration, numbers, side=side)
+            each = each[each < len(lines.iteration)]
+            at = np.unique(each)
             share = float(hits[at].mean()) if len(at) else 0.0
             if share > best[0]:
-                best = (share, at[hits[at]])
-        if best[0] >= TOLD_SHARE:
-            told.append((kind, best[1], len(numbers)))
+                best = (share, at[hits[at]], int(hits[each].sum()))
+        # Between lines an event takes what it tells, also where others of its kind are too short to stand out.
+        is_priced = not within and best[0] > 0 and bool(np.isfinite(_add_up_events(log, lines, kind)[best[1]]).all())
+        if best[0] >= TOLD_SHARE or is_priced:
+            told.append((kind, *best[1:]))
     return sorted(told, key=lambda entry: -entry[2])
 
 

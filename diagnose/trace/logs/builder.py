@@ -3,8 +3,10 @@
 Enters: what readers of formats found, line by line. Leaves: a `TrainingLog`: restarts counted, lines of several ranks told apart.
 """
 
+import itertools
 import math
 from array import array
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from diagnose.model.training_log import (
     RankTimes,
     TrainingLog,
 )
+from diagnose.trace.logs.bars import choose_marks
 from diagnose.trace.logs.stamps import find_stamp
 
 #: No step is shorter than a kernel, and none is longer than a week and a half.
@@ -80,7 +83,7 @@ class LogBuilder:
         self.sizes: dict[str, int] = {}
         self.intervals: dict[LogIntervalKind, int] = {}
         self.notes: list[str] = []
-        self._iteration, self._batch, self._source = array("q"), array("q"), array("l")
+        self._iteration, self._batch, self._n_steps, self._source = array("q"), array("q"), array("q"), array("l")
         self._step_s, self._stamp_s, self._elapsed_s, self._fallback_s, self._tokens = (array("d") for _ in range(5))
         self._sources: dict[tuple[str, bytes], int] = {}
         self._begins: list[int] = []
@@ -110,6 +113,7 @@ class LogBuilder:
         tokens: float = math.nan,
         elapsed_s: float = math.nan,
         stamp_s: float | None = None,
+        n_steps: int = 0,
     ) -> None:
         """Add the line of a step; numbers that no step has are passed over.
 
@@ -124,6 +128,8 @@ class LogBuilder:
             Seconds on a clock that runs on from line to line, as a progress bar shows them.
         stamp_s : float or None
             When the line was written, Unix seconds; where left out, `find_stamp` says.
+        n_steps : int
+            As in `TrainingLog`.
         """
         if len(self._iteration) >= MAX_STEPS or not 0 <= iteration < MAX_COUNT:
             return
@@ -131,6 +137,7 @@ class LogBuilder:
             return
         self._iteration.append(iteration)
         self._step_s.append(step_s)
+        self._n_steps.append(n_steps)
         self._batch.append(batch_size if 0 < batch_size < MAX_COUNT else 0)
         self._tokens.append(tokens if 0 < tokens < MAX_COUNT else math.nan)
         self._elapsed_s.append(elapsed_s)
@@ -174,6 +181,7 @@ class LogBuilder:
             (self._step_s, step_s),
             (self._batch, np.where((batch_size > 0) & (batch_size < MAX_COUNT), batch_size, 0)),
             (self._tokens, np.where((tokens > 0) & (tokens < MAX_COUNT), tokens, np.nan)),
+            (self._n_steps, np.zeros(len(iteration), dtype=np.int64)),
             (self._elapsed_s, nothing),
             (self._fallback_s, nothing),
             (self._stamp_s, nothing if stamp_s is None else stamp_s),
@@ -181,6 +189,28 @@ class LogBuilder:
         ):
             values.frombytes(told[kept].astype(values.typecode).tobytes())
         return kept
+
+    def read_clock(self, count: Ints, clock_s: Seconds, error_s: Seconds) -> Iterator[tuple[int, int, float]]:
+        """Give the windows between readings of a clock that are so far apart that what passed between them is known.
+
+        Parameters
+        ----------
+        count : ndarray of int64, shape (n,)
+            Steps at each reading, increasing.
+        clock_s, error_s : ndarray of float64, shape (n,)
+            The readings, and what each is wrong by at most.
+
+        Yields
+        ------
+        low, high : int
+            The readings at both ends of a window.
+        step_s : float
+            The mean seconds of a step between them.
+        """
+        marks, error = choose_marks(count, clock_s, error_s)
+        self.clock = max(self.clock, error)
+        for low, high in itertools.pairwise(marks.tolist()):
+            yield low, high, float((clock_s[high] - clock_s[low]) / max(count[high] - count[low], 1))
 
     def find_stamp(self) -> float:
         """Give when the line was written by the first date and time in it, else by what stood in front of it; NaN without."""
@@ -301,6 +331,7 @@ class LogBuilder:
             attempt=attempt[kept],
             stamp_s=stamp_s[kept],
             tokens=_floats(self._tokens)[kept],
+            n_steps=_ints(self._n_steps)[kept],
             restarts=tuple(restarts),
             total=self.total,
             parts={part: _spread(at, seconds, len(iteration))[kept] for part, (at, seconds) in self._parts.items()},

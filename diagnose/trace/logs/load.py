@@ -90,7 +90,7 @@ def load_log(
     if not wanted.any():
         low, high = int(log.iteration.min()), int(log.iteration.max())
         raise TraceError(f"none of the steps asked for is in the log; expected some of {low}..{high}", where=name)
-    lines = ("iteration", "step_s", "batch_size", "attempt", "stamp_s", "tokens")
+    lines = ("iteration", "step_s", "batch_size", "attempt", "stamp_s", "tokens", "n_steps")
     kept = {key: getattr(log, key)[wanted] for key in lines}
     return dataclasses.replace(log, **kept, parts={part: seconds[wanted] for part, seconds in log.parts.items()})
 
@@ -273,7 +273,8 @@ def _choose(logs: Sequence["TrainingLog"]) -> "TrainingLog":
     """Give the first log, and let it say what was passed over for it."""
     first, *others = logs
     over = tuple(
-        f"{len(log.iteration):,} step lines of {log.format} in it are passed over: {first.format} tells {len(first.iteration):,}"
+        f"{len(log.iteration):,} {'step lines' if len(log.iteration) > 1 else 'step line'} of {log.format} in it "
+        f"{'are' if len(log.iteration) > 1 else 'is'} passed over: {first.format} tells {len(first.iteration):,}"
         for log in others
     )
     return dataclasses.replace(first, notes=(*over, *first.notes))

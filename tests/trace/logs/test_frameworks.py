@@ -259,3 +259,14 @@ def test_a_slow_rank_by_scores(tmp_path: Path) -> None:
         found = diagnose_job(Request(path)).log
         assert found is not None
         assert [slow.rank for slow in found.slow_ranks] == ranks
+
+
+def test_the_first_line_of_open_clip_is_kept(tmp_path: Path) -> None:
+    """Where nothing states the samples of a batch, the first line has its place once the second says how many there are."""
+    line = "2024-11-28,04:{:02d}:00 | INFO | Train Epoch: 0 [{}/512000 (1%)] Data (t): {:.3f} Batch (t): {:.3f}, 9.1/s, 1.1/s/gpu"
+    told = [
+        line.format(n, 12_800 * (n + 1), data_s, step_s) for n, (data_s, step_s) in enumerate([(5.0, 6.0), (0.1, 1.0)])
+    ]
+    log = read(tmp_path, "\n".join(told).encode())
+    assert (log.iteration.tolist(), log.step_s.tolist()) == ([60, 120], [6.0, 1.0])
+    assert log.parts["data"].tolist() == [5.0, 0.1]

@@ -18,7 +18,6 @@ from array import array
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.trace.logs.bars import choose_marks
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
 
@@ -131,16 +130,11 @@ class _Reader:
 
     def _tell_clock(self, batch: np.ndarray, clock_s: Seconds, error_s: float, lines: np.ndarray) -> None:
         """Tell the windows between readings of the clock that are far enough apart."""
-        chosen, error = choose_marks(batch[lines], clock_s[lines], np.full(len(lines), error_s))
-        self.log.clock = max(self.log.clock, error)
-        marks = lines[chosen]
         if batch[lines[0]] == 1 and lines[0] == 0 and clock_s[lines[0]] > 0:
             self.log.add_step(1, float(clock_s[lines[0]]), stamp_s=math.nan)
-        for low, high in itertools.pairwise(marks.tolist()):
-            if batch[high] > batch[low]:
-                n_steps = batch[high] - batch[low]
-                mean_s = (clock_s[high] - clock_s[low]) / n_steps
-                self.log.add_step(int(batch[high]), float(mean_s), stamp_s=math.nan)
+        for low, high, mean_s in self.log.read_clock(batch[lines], clock_s[lines], np.full(len(lines), error_s)):
+            if batch[lines[high]] > batch[lines[low]]:
+                self.log.add_step(int(batch[lines[high]]), mean_s, stamp_s=math.nan)
 
     def _tell_rate(self, batch: np.ndarray, rate: Seconds, lines: range) -> None:
         """Tell the rates of lines that have no clock."""

@@ -26,6 +26,7 @@ from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.trace.logs.bars import Lap, choose_marks, read_lap
 from diagnose.trace.logs.builder import MAX_EVENTS, MAX_STEPS, LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
+from diagnose.trace.logs.stamps import read_duration
 
 #: A counter of few digits tells what passed where it is wrong by this part at most: nothing else takes it for the noise that it is.
 COUNTER_TOLERANCE = 0.05
@@ -41,10 +42,16 @@ _ROW = (
     rb"\[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<[\d:?]{1,12}, {0,8}(\d{1,9}\.\d\d)(?:(s)/it|it/s)((?:, [^\[\]{:S\n]{0,300})?\]) {0,200}"
 )
 _RICH = re.compile(rb"(\d{1,9})/(\d{1,9}) (\d{1,4}):(\d\d):(\d\d) \S{1,3} (?:\d{1,4}:\d\d:\d\d|-:--:--) ")
+#: The bar of the Trainer in a notebook, pasted: ` [ 23/2080 10:12 < 16:40:10, 0.03 it/s, Epoch 0.00/1]`.
+_NOTEBOOK = re.compile(
+    rb"\[ {0,9}(\d{1,9})/(\d{1,9}) (?:(\d{1,4}):)?(\d{1,2}):(\d\d) < [\d:]{1,12}, [\d.]{1,9} it/s, Epoch "
+)
 #: What stands between the name of a bar and its count.
 _DRAWN = re.compile(rb":? {0,8}\d{1,3}%(?:\|[^|]{0,400}\|)? ?$")
 _TORCHTUNE = re.compile(rb"(?:^|\s)(\d{1,6})\|(\d{1,12})\|Loss: [^\s:]{1,30}$")
 _EPOCH = re.compile(rb"\b[Ee]poch[ #:\[]{0,3}(\d{1,6})\b")
+#: YOLO's name of a bar: epoch, memory, losses, size of images.
+_YOLO = re.compile(rb"(?:^|\s)(\d{1,6})/\d{1,6}\s{1,20}\d[\d.]{0,10}[GM]?(?:\s{1,20}[\d.naif+-]{1,12}){2,12}$")
 _WORD = re.compile(rb"[A-Za-z]+")
 #: First words of bars that are steps of training, and words in those that are not.
 _STEPS = {b"epoch", b"epochs", b"train", b"training", b"step", b"steps", b"iteration", b"iterations", b"loss"}
@@ -54,6 +61,8 @@ _OTHERS = re.compile(
     rb"|checkpoint|sampl|rollout|quantiz|materializ|model-|pytorch_model)"
 )
 _PAIR = re.compile(rb"'([A-Za-z_][\w/.-]{0,60})': '?(-?\d{1,15}(?:\.\d{0,20})?(?:e[+-]?\d{1,3})?)'?(?=[,}])")
+#: What ms-swift adds to a dict.
+_SWIFT = re.compile(rb"'global_step/max_steps': '(\d{1,12})/(\d{1,12})'[^\n]{0,200}?'elapsed_time': '([\w ]{2,30})'")
 _SETTING = re.compile(
     rb"\b(logging_steps|save_steps|eval_steps|dataloader_num_workers|save_strategy|eval(?:uation)?_strategy)"
     rb"[=:] ?'?([\w.]{1,40})"
@@ -67,8 +76,10 @@ _SAVING = re.compile(
 _RESUMED = re.compile(rb"Continuing training from global step (\d{1,12})\b")
 #: Series of bars that are told apart: scripts have a handful.
 MAX_SERIES = 64
-#: Fewer windows of bars are a program that waited for something.
-LEAST_STEPS = 5
+#: Fewer bars that nothing says to be of training are of a program that waited for something.
+LEAST_BARS = 5
+#: A bar alone tells the mean since it began where its clock shows so many seconds, and its rate is no other by this part.
+ALONE_S, SAME_RATE = 5.0, 0.2
 
 
 class _Series:
@@ -137,7 +148,11 @@ class _Reader:
 
     def take(self, line: bytes) -> bool:
         """Take one line."""
-        if b"[" in line and b"/" in line:
+        if b" it/s, Epoch " in line and (said := _NOTEBOOK.search(line)):
+            count, total, h, m, s = (int(part or 0) for part in said.groups())
+            self.words["Hugging Face Trainer"] += 1
+            self._add(b"step", count, total, 3600.0 * h + 60.0 * m + s, math.nan, is_inverse=False)
+        elif b"[" in line and b"/" in line:
             self._take_bars(line)
         elif b"it/s" in line:
             self._take_rich(line)
@@ -210,6 +225,9 @@ class _Reader:
             name, base = b"", max(int(said[2]) - count, -1)
         elif said := _EPOCH.search(name):
             number = int(said[1])
+        elif said := _YOLO.search(name):
+            self.words["YOLO"] += 1
+            name, number = b"", int(said[1])
         if b"DataLoader" in name:
             self.words["Lightning"] += 1
         if name and _OTHERS.search(name):
@@ -235,6 +253,13 @@ class _Reader:
         values = {key: float(value) for key, value in _PAIR.findall(line[line.find(b"{'") :][:8192])}
         if b"loss" not in values and b"eval_runtime" not in values and b"train_runtime" not in values:
             return
+        if said := _SWIFT.search(line):
+            values |= {
+                b"step": float(said[1]),
+                b"max_steps": float(said[2]),
+                b"elapsed": read_duration(said[3].decode()),
+            }
+            self.words["ms-swift"] += 1
         if len(self.dicts) < MAX_STEPS:
             self.dicts.append((self.n_bars, values))
             self.words["Hugging Face Trainer"] += 1
@@ -255,18 +280,26 @@ class _Reader:
 
     def _name_writer(self) -> str:
         """Say who wrote it."""
-        if self.words["torchtune"]:
-            return "torchtune"
+        for name in ("torchtune", "ms-swift"):
+            if self.words[name]:
+                return name
         if self.words["TRL"]:
             return "Hugging Face Trainer (TRL)"
         if self.words["Hugging Face Trainer"] or b"Total optimization steps" in self.facts:
             return "Hugging Face Trainer"
+        if self.words["YOLO"]:
+            return "YOLO"
         return "Lightning" if self.words["Lightning"] else "a training loop with tqdm"
 
     def _choose(self) -> list[_Series]:
         """Give the series of the training loop: several where it was started with another number of steps."""
-        real = [series for series in self.series.values() if len(series.count) > 1]
-        named = [series for series in real if series.name in _STEPS]
+        named = [series for series in self.series.values() if series.name in _STEPS or _is_numbered(series)]
+        # Of one bar alone something else must say that it is of training.
+        real = [
+            series
+            for series in self.series.values()
+            if len(series.count) > 1 or series in named or (self.dicts and not series.name)
+        ]
         voted = [series for series in real if series.votes]
         stated = [series for series in real if series.total == self.facts.get(b"Total optimization steps", -1)]
         if voted:
@@ -274,7 +307,9 @@ class _Reader:
             return [series for series in voted if 2 * series.votes >= most or series in stated]
         if stated:
             return stated
-        return sorted(named or [series for series in real if not series.name], key=lambda one: -one.longest_s)[:1]
+        least = 0 if self.dicts else LEAST_BARS
+        others = [series for series in real if not series.name and len(series.count) > least]
+        return sorted(named or others, key=lambda one: -one.longest_s)[:1]
 
     def _tell_bars(self, chosen: list[_Series]) -> None:
         """Tell the steps of the bars, lap by lap."""
@@ -347,6 +382,7 @@ class _Reader:
         """Tell the steps of one lap."""
         series, low, high = lap
         if high - low < 2:
+            self._tell_alone(series, low, base, how)
             return
         count = np.array(series.count[low:high], dtype=np.int64)
         bars, mean_s, error, said = self._read_lap(lap, apart)
@@ -368,6 +404,14 @@ class _Reader:
             if between_s := dicts.evaluated_since(order):
                 self.log.add_part("evaluation", between_s / (end - begin))
 
+    def _tell_alone(self, series: _Series, at: int, base: int, how: Counter[str]) -> None:
+        """Tell the mean since a lap began, of which there is one bar: the last of an epoch, as a rule."""
+        count, elapsed_s, rate = series.count[at], series.elapsed_s[at], series.rate[at]
+        if count > 0 and elapsed_s >= ALONE_S and not abs(rate * elapsed_s / count - 1.0) > SAME_RATE:
+            how["elapsed, whole seconds"] += 1
+            self.log.clock = max(self.log.clock, 0.5 / elapsed_s)
+            self.log.add_step(base + count, (elapsed_s + 0.5) / count, stamp_s=math.nan, n_steps=count)
+
     def _tell_events(self, chosen: list[_Series], dicts: "_Dicts") -> None:
         """Tell evaluations and saves, each after the step that the bar showed last."""
         order = np.concatenate([np.array(series.order, dtype=np.int64) for series in chosen])
@@ -380,8 +424,23 @@ class _Reader:
         for _, iteration, text in self.saves:
             self.log.add_event("save", iteration=iteration, text=text)
 
+    def _tell_clock(self) -> None:
+        """Tell the dicts that have their step and a clock in whole seconds."""
+        told = [values for _, values in self.dicts if b"loss" in values and b"step" in values]
+        step, clock_s = (np.array([values[key] for values in told]) for key in (b"step", b"elapsed"))
+        self.log.total, self.log.reads = int(told[-1][b"max_steps"]), "elapsed_time of the dicts, whole seconds"
+        for n, lap in enumerate(np.split(np.arange(len(step)), np.flatnonzero(np.diff(step) <= 0) + 1)):
+            if n:
+                self.log.begin()
+            number = step[lap].astype(np.int64)
+            for _, high, step_s in self.log.read_clock(number, clock_s[lap], np.full(len(lap), 0.5)):
+                self.log.add_step(int(number[high]), step_s, stamp_s=math.nan)
+
     def _tell_dicts(self) -> None:
-        """Tell the dicts where no bar tells steps: they are counted."""
+        """Tell the dicts where no bar tells steps: by their clock, else they are counted."""
+        if self.words["ms-swift"]:
+            self._tell_clock()
+            return
         interval = _whole(self.settings.get(b"logging_steps"))
         if not interval:
             self.log.notes.append("the interval of its lines is not stated: each is taken for one step")
@@ -488,6 +547,11 @@ def _count_tokens(dicts: list[dict[bytes, float]]) -> list[float]:
     return [float(each) for each in found]
 
 
+def _is_numbered(series: _Series) -> bool:
+    """Say whether the bars of a series are of epochs with a number, or of a run that is named by its step."""
+    return bool(max(series.number) >= 0 or max(series.base) >= 0)
+
+
 def _split(series: _Series) -> list[tuple[_Series, int, int]]:
     """Split a series where its clock or its count starts again."""
     count, elapsed_s = np.array(series.count), np.array(series.elapsed_s)
@@ -534,5 +598,4 @@ FORMAT = LogFormat(
     ),
     reader=_Reader,
     is_mean=True,
-    least_steps=LEAST_STEPS,
 )

@@ -28,15 +28,14 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.trace import Seconds
 from diagnose.model.training_log import LogIntervalKind
-from diagnose.trace.logs.bars import choose_marks
 from diagnose.trace.logs.builder import MAX_COUNT, MAX_STEPS, LogBuilder
 from diagnose.trace.logs.lines import read_blocks, read_lines, strip_colours
 from diagnose.trace.logs.log_format import FileFormat
-from diagnose.trace.logs.stamps import find_stamp
+from diagnose.trace.logs.stamps import find_stamp, read_duration
 
 _STEPS = (
     "step|_step|global_step|steps|iteration|iter|it|batch|update|updates|num_updates|n_step|train_step|training_step"
-    "|optimizer_step|trainer/global_step|train/global_step|time/batch|global_batch"
+    "|optimizer_step|trainer/global_step|train/global_step|time/batch|global_batch|current_steps|global_step/max_steps"
 )
 _STEP = re.compile(rf"(?:{_STEPS})\Z")
 #: How a name ends that says its unit, and the seconds in it.
@@ -64,6 +63,8 @@ OTHERS = re.compile(r"(?:\A|[/_ ])(?:val|valid|validation|eval|test|eta|lr)(?:[/
 _NUMBER = re.compile(r"\s*[-+]?(?:\d{1,20}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?\s*\Z")
 #: Seconds in each unit of times that somebody may say; others are of rates.
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+#: A step with how many there are to be.
+_OF_ALL = re.compile(r"(\d{1,15})/\d{1,15}\Z")
 #: Steps take longer than this in hardly any job: times without a unit that are longer may be milliseconds.
 LONG_STEP_S = 60.0
 #: A clock goes on at nearly each line.
@@ -278,12 +279,17 @@ def list_columns(plan: Plan) -> list[str]:
 
 
 def _number(value: object) -> float:
-    """Read a number, or a moment; NaN where it is neither."""
+    """Read a number, a duration or a moment; NaN where it is none of them."""
     if isinstance(value, int | float):
         return float(value)
-    if isinstance(value, str):
-        return float(value) if _NUMBER.match(value) else find_stamp(value.encode("utf-8", "replace"))
-    return math.nan
+    if not isinstance(value, str):
+        return math.nan
+    if _NUMBER.match(value):
+        return float(value)
+    if of_all := _OF_ALL.match(value):
+        return float(of_all[1])
+    seconds = read_duration(value)
+    return find_stamp(value.encode("utf-8", "replace")) if math.isnan(seconds) else seconds
 
 
 def tell_rows(pieces: Iterable[Seconds], plan: Plan, log: LogBuilder, name: str) -> None:
@@ -408,11 +414,8 @@ def tell_clock(step: Seconds, clock: Seconds, plan: Plan, log: LogBuilder) -> No
     for low, high in itertools.pairwise(begins):
         if low:
             log.begin()
-        marks, wrong = choose_marks(step[low:high].astype(np.int64), clock_s[low:high], error[low:high])
-        log.clock = max(log.clock, wrong)
-        for a, b in itertools.pairwise((marks + low).tolist()):
-            seconds = (clock_s[b] - clock_s[a]) / max(step[b] - step[a], 1.0)
-            log.add_step(int(step[b]), float(seconds), stamp_s=float(clock_s[b]) if is_unix else math.nan)
+        for _, b, seconds in log.read_clock(step[low:high].astype(np.int64), clock_s[low:high], error[low:high]):
+            log.add_step(int(step[low + b]), seconds, stamp_s=float(clock_s[low + b]) if is_unix else math.nan)
 
 
 _MLFLOW = re.compile(rb"(?:\d{13} \S{1,40} \d{1,12}\n){3}")

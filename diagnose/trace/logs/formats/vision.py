@@ -1,15 +1,15 @@
-"""Consoles that tell the time of a batch and of its data: open_clip, timm, PyTorch's ImageNet example, torchvision, OpenMMLab.
+"""Consoles that tell the time of a batch and of its data: open_clip, timm, PyTorch's ImageNet example, torchvision.
 
 Enters: lines. Leaves: steps.
 
-open_clip and OpenMMLab print means since the line before. The ImageNet example and timm print the batch itself, and in brackets
+open_clip prints means since the line before. The ImageNet example and timm print the batch itself, and in brackets
 the mean since the epoch began: batches in between may be slow where the printed ones are not, as when a loader with 10 workers
 is printed every 10 batches. So where not every batch is printed, and the printed ones are not as slow as the mean, the means
 are taken.
 
 Source: mlfoundations/open_clip, src/open_clip_train/train.py; huggingface/pytorch-image-models, train.py; pytorch/examples,
 imagenet/main.py; pytorch/vision, references/classification/utils.py (`MetricLogger`), which DeiT, MAE and DINO share;
-open-mmlab/mmengine, runner/log_processor.py.
+HRNet/HRNet-Semantic-Segmentation, lib/core/function.py, which PIDNet and DDRNet share.
 """
 
 import itertools
@@ -19,7 +19,6 @@ from array import array
 
 import numpy as np
 
-from diagnose.trace.logs.bars import choose_marks
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.log_format import LineReader, LogFormat
 from diagnose.trace.logs.stamps import find_stamp
@@ -43,6 +42,10 @@ _EXAMPLE = re.compile(
     + _NUMBER
     + rb"\))?"
 )
+#: The mean alone, of two digits.
+_HRNET = re.compile(
+    rb"Epoch: \[(\d{1,9})/\d{1,9}\] Iter: {0,2}\[(\d{1,12})/(\d{1,12})\], Time: ()" + _NUMBER + rb",()()"
+)
 _TIMM = re.compile(
     rb"Train: (\d{1,9}) \[ {0,9}(\d{1,12})/(\d{1,12}) [^\n]{0,200}?Time: "
     + _NUMBER
@@ -55,16 +58,9 @@ _TIMM = re.compile(
     + rb"\))?"
 )
 _TORCHVISION = re.compile(
-    rb"Epoch: \[(\d{1,9})\] {1,4}\[ {0,9}(\d{1,12})/(\d{1,12})\] {1,4}eta: [^\n]{0,4000}?\btime: "
+    rb"Epoch: \[(\d{1,9})(?:/\d{1,9})?\] {1,4}\[ {0,9}(\d{1,12})/(\d{1,12})\] {1,4}eta: [^\n]{0,4000}?\btime: "
     + _NUMBER
     + rb"(?: {1,4}data: "
-    + _NUMBER
-    + rb")?"
-)
-_OPENMMLAB = re.compile(
-    rb"(?:Epoch ?(?:\(train\))? {1,3}\[(\d{1,9})\]|Iter ?(?:\(train\))?) ?\[ {0,9}(\d{1,12})/(\d{1,12})\][^\n]{0,400}?\btime: "
-    + _NUMBER
-    + rb"(?:,? {1,4}data_time: "
     + _NUMBER
     + rb")?"
 )
@@ -74,6 +70,7 @@ SAME_MEAN = 0.1
 WINDOW, ROUNDED_S = 20, 1e-4 / math.sqrt(12.0)
 #: Half of the last of three digits.
 HALF_DIGIT_S = 0.0005
+HALF_OF_TWO_S = 0.005
 
 
 class _OpenClip:
@@ -82,8 +79,10 @@ class _OpenClip:
         self.params: dict[bytes, int] = {}
         #: Samples of a batch, all ranks together; 0 while it is not known.
         self.batch = 0
+        #: The line before: its epoch, samples and stamp; and itself, where its batch was not known.
         self.epoch = -1
         self.before: tuple[int, float] | None = None
+        self.held: tuple[int, int, int, float, float, float] | None = None
 
     def take(self, line: bytes) -> bool:
         """Take one line."""
@@ -107,14 +106,21 @@ class _OpenClip:
         stamp_s = find_stamp(self.log.around.replace(b",", b" ", 1))
         if not self.batch:
             self.batch = self._find_batch(epoch, samples, step_s, stamp_s)
+            if self.batch and self.held is not None:
+                self._tell(*self.held)
         self.epoch, self.before = epoch, (samples, stamp_s)
-        if not self.batch:
-            return
+        line = (epoch, samples, n_all, float(data_), step_s, stamp_s)
+        self.held = None if self.batch else line
+        if self.batch:
+            self._tell(*line)
+
+    def _tell(self, epoch: int, samples: int, n_all: int, data_s: float, step_s: float, stamp_s: float) -> None:
+        """Tell a line, where it is known how many samples a batch has."""
         n_epoch = max(n_all // self.batch, 1)
         self.log.set_interval("epoch", n_epoch)
         n = max(round(samples / self.batch), 1)
         self.log.add_step(epoch * n_epoch + n, step_s, batch_size=self.batch, stamp_s=stamp_s)
-        self.log.add_part("data", float(data_))
+        self.log.add_part("data", data_s)
 
     def _find_batch(self, epoch: int, samples: int, step_s: float, stamp_s: float) -> int:
         """Find how many samples a batch has: by arguments, by the first line of an epoch, else by what passed since the last."""
@@ -131,8 +137,10 @@ class _OpenClip:
 class _Epochs:
     """Reads lines with an epoch, a batch in it, the time of this batch, and the mean since the epoch began."""
 
-    def __init__(self, log: LogBuilder, pattern: re.Pattern[bytes], *, first: int) -> None:
-        self.log, self.pattern, self.first = log, pattern, first
+    def __init__(
+        self, log: LogBuilder, pattern: re.Pattern[bytes], *, first: int, half_s: float = HALF_DIGIT_S
+    ) -> None:
+        self.log, self.pattern, self.first, self.half_s = log, pattern, first, half_s
         self.epoch, self.batch, self.length = array("q"), array("q"), array("q")
         self.own_s, self.mean_s, self.data_s, self.mean_data_s = (array("d") for _ in range(4))
         self.lowest = math.inf
@@ -178,62 +186,55 @@ class _Epochs:
         laps = [0, *(np.flatnonzero((np.diff(number) <= 0) | (np.diff(self.epoch) != 0)) + 1).tolist(), n_lines]
         gaps = np.diff(number)
         interval = int(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 1
-        if interval == 1 or self._stands_for_all(own_s, mean_s, count, laps):
+        if (interval == 1 and np.isfinite(own_s).all()) or _stand_for_all(
+            (own_s, mean_s), (data_s, mean_data_s), count, laps
+        ):
             self.log.is_mean, self.log.reads = False, "time of the printed batch"
+            # The first batch of an epoch is printed whatever the interval is, and none is like it; the last ones are like the
+            # last that is printed.
+            n_steps = (count == 1).astype(np.int64)
+            ends = np.flatnonzero((count[1:] == 1) & (count[:-1] > 1) & (np.diff(np.array(self.epoch)) == 1))
+            ends = ends[ends > 0]
+            n_steps[ends] = np.minimum(number[ends + 1] - 1 - number[ends - 1], 2 * interval)
             for n in range(n_lines):
-                self.log.add_step(int(number[n]), float(own_s[n]), stamp_s=math.nan)
+                self.log.add_step(int(number[n]), float(own_s[n]), stamp_s=math.nan, n_steps=int(n_steps[n]))
                 self.log.add_part("data", float(data_s[n]))
             return
         self.log.is_mean, self.log.reads = True, "mean time since the epoch began, taken apart"
         for low, high in itertools.pairwise(laps):
             sums, sums_data = mean_s[low:high] * count[low:high], mean_data_s[low:high] * count[low:high]
             if count[low] == 1:
-                self.log.add_step(int(number[low]), float(own_s[low]), stamp_s=math.nan)
+                self.log.add_step(int(number[low]), float(mean_s[low]), stamp_s=math.nan, n_steps=1)
                 self.log.add_part("data", float(data_s[low]))
-            marks, error = choose_marks(count[low:high], sums, HALF_DIGIT_S * count[low:high])
-            self.log.clock = max(self.log.clock, error)
-            for a, b in itertools.pairwise(marks.tolist()):
-                n_steps = count[low + b] - count[low + a]
-                self.log.add_step(int(number[low + b]), float((sums[b] - sums[a]) / n_steps), stamp_s=math.nan)
-                self.log.add_part("data", max(float((sums_data[b] - sums_data[a]) / n_steps), 0.0))
-
-    @staticmethod
-    def _stands_for_all(own_s: np.ndarray, mean_s: np.ndarray, count: np.ndarray, laps: list[int]) -> bool:
-        """Say whether the printed batches take as long as all: the mean at the last line of each epoch, against theirs.
-
-        The first of an epoch is always printed, and waits for the loader to start: it is taken out of both.
-        """
-        shown = real = n_shown = n_real = 0.0
-        for low, high in itertools.pairwise(laps):
-            begin = low + 1 if count[low] == 1 and high - low > 1 else low
-            first_s, n_first = (own_s[low], 1) if begin > low else (0.0, 0)
-            shown += float(own_s[begin:high].sum())
-            n_shown += high - begin
-            real += float(mean_s[high - 1] * count[high - 1]) - first_s
-            n_real += float(count[high - 1]) - n_first
-        return n_real > 0 and n_shown > 0 and abs(shown / n_shown / (real / n_real) - 1.0) <= SAME_MEAN
+            for a, b, step_s in self.log.read_clock(count[low:high], sums, self.half_s * count[low:high]):
+                self.log.add_step(int(number[low + b]), step_s, stamp_s=math.nan)
+                waited_s = (sums_data[b] - sums_data[a]) / (count[low + b] - count[low + a])
+                self.log.add_part("data", max(float(waited_s), 0.0))
 
 
-class _Means:
-    """Reads lines with an epoch, a batch in it, and means of the last batches."""
+def _stand_for_all(
+    time: tuple[np.ndarray, np.ndarray], data: tuple[np.ndarray, np.ndarray], count: np.ndarray, laps: list[int]
+) -> bool:
+    """Say whether the printed batches take as long, and wait as long for data, as all do, by the means at the end of epochs."""
+    (shown_s, real_s), (shown_data_s, real_data_s) = (_compare_mean(*values, count, laps) for values in (time, data))
+    allowed_s = SAME_MEAN * real_s
+    return real_s > 0 and abs(shown_s - real_s) <= allowed_s and not abs(shown_data_s - real_data_s) > allowed_s
 
-    def __init__(self, log: LogBuilder, pattern: re.Pattern[bytes], *, first_epoch: int, first: int) -> None:
-        self.log, self.pattern, self.first_epoch, self.first = log, pattern, first_epoch, first
 
-    def take(self, line: bytes) -> bool:
-        """Take one line."""
-        if said := self.pattern.search(line):
-            epoch, batch, length, step_s, data_s = said.groups()
-            n_epoch = int(length)
-            before = 0 if epoch is None else max(int(epoch) - self.first_epoch, 0) * n_epoch
-            if epoch is None:
-                self.log.total = n_epoch
-            else:
-                self.log.set_interval("epoch", n_epoch)
-            self.log.add_step(before + int(batch) + 1 - self.first, float(step_s))
-            if data_s:
-                self.log.add_part("data", float(data_s))
-        return False
+def _compare_mean(own_s: np.ndarray, mean_s: np.ndarray, count: np.ndarray, laps: list[int]) -> tuple[float, float]:
+    """Give the mean of the printed batches and that of all.
+
+    The first of an epoch is always printed, and waits for the loader to start: it is taken out of both.
+    """
+    shown = real = n_shown = n_real = 0.0
+    for low, high in itertools.pairwise(laps):
+        begin = low + 1 if count[low] == 1 and high - low > 1 else low
+        first_s, n_first = (own_s[low], 1) if begin > low else (0.0, 0)
+        shown += float(own_s[begin:high].sum())
+        n_shown += high - begin
+        real += float(mean_s[high - 1] * count[high - 1]) - first_s
+        n_real += float(count[high - 1]) - n_first
+    return (shown / n_shown, real / n_real) if n_shown and n_real else (0.0, 0.0)
 
 
 class _Sliding:
@@ -314,12 +315,12 @@ def _example(log: LogBuilder) -> LineReader:
     return _Epochs(log, _EXAMPLE, first=1)
 
 
+def _hrnet(log: LogBuilder) -> LineReader:
+    return _Epochs(log, _HRNET, first=1, half_s=HALF_OF_TWO_S)
+
+
 def _timm(log: LogBuilder) -> LineReader:
     return _Epochs(log, _TIMM, first=0)
-
-
-def _openmmlab(log: LogBuilder) -> LineReader:
-    return _Means(log, _OPENMMLAB, first_epoch=1, first=1)
 
 
 FORMATS = (
@@ -338,6 +339,15 @@ FORMATS = (
             b"|   log_every_n_steps: ",
         ),
         reader=_OpenClip,
+        is_mean=True,
+    ),
+    LogFormat(
+        name="hrnet",
+        title="HRNet and what follows it",
+        reads="Time, a mean since the epoch began",
+        example="Epoch: [352/520] Iter:[10/495], Time: 0.66, ..",
+        step_marks=(b"] Iter:",),
+        reader=_hrnet,
         is_mean=True,
     ),
     LogFormat(
@@ -365,14 +375,5 @@ FORMATS = (
         step_marks=(b"Epoch: [", b"Epoch ["),
         marks=(b"Test: [",),
         reader=_example,
-    ),
-    LogFormat(
-        name="openmmlab",
-        title="OpenMMLab (MMEngine)",
-        reads="time, data_time",
-        example="Epoch(train) [1][  50/2500]  ..  time: 1.09  data_time: 0.015",
-        step_marks=(b"(train)", b" eta: ", b"data_time: "),
-        reader=_openmmlab,
-        is_mean=True,
     ),
 )
