@@ -663,9 +663,8 @@ def test_termination_leaves_nothing_behind(tmp_path: Path) -> None:
     out.mkdir()
     command = [sys.executable, "-m", "diagnose", str(pipe), "-o", str(out / "report.txt")]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE) as running:
-        for _ in range(600):
-            if any(out.iterdir()):
-                break
+        while not any(out.iterdir()):
+            assert running.poll() is None, "it ended before it had begun to write"
             time.sleep(0.05)
         running.send_signal(signal.SIGTERM)
         _, said = running.communicate(timeout=60)

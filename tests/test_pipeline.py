@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from diagnose.errors import TraceError
-from diagnose.faults.generate import generate, random_faults
-from diagnose.faults.spec import JobSpec, random_spec
+from diagnose.faults.generate import draw_job, generate, random_faults
+from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
@@ -17,18 +17,17 @@ from diagnose.report.json_lines import render
 from diagnose.report.schemas import make_schema
 from diagnose.report.terminal import render as render_terminal
 from tests.judge.cases import built_in, diagnose_table, diagnosed, make, measure
+from tests.judge.test_budget import assert_adds_up
 
 SPEC = JobSpec(pp=2, dp=4, microbatches=4, steps=10, seed=71)
 SLOW = WorkerFault(places=((3, 1),), slowdown=2.0, onset=5)
-SEEDS = range(12)
+SEEDS = range(40)
+SCHEMA = jsonschema.Draft202012Validator(make_schema("diagnosis"))
 
 
 def assert_holds(found: Diagnosis) -> None:
     """Check what holds for every diagnosis."""
-    jsonschema.validate(
-        json.loads(render(found)),
-        make_schema("diagnosis"),
-    )
+    SCHEMA.validate(json.loads(render(found)))
     assert (found.verdict == "straggling") == bool(found.causes)
     assert (found.ledger is None) == (not found.causes)
     assert sorted([*found.checked, *(entry.cause for entry in found.not_checked)]) == [
@@ -50,15 +49,17 @@ def assert_holds(found: Diagnosis) -> None:
         assert 0.0 <= cause.confidence <= 1.0
 
 
-@pytest.mark.parametrize("seeds", [SEEDS[i : i + 4] for i in range(0, 12, 4)], ids=str)
+@pytest.mark.parametrize("seeds", [SEEDS[i : i + 4] for i in range(0, 40, 4)], ids=str)
 def test_what_holds_for_every_diagnosis(seeds: range) -> None:
-    """Of random jobs with none, one or two faults each diagnosis is valid, adds up, and speaks of workers that exist."""
+    """Of random jobs of all worlds, with faults and decoys, each diagnosis is valid, adds up, and speaks of workers that exist."""
     for seed in seeds:
-        rng = np.random.default_rng([7, seed])
-        spec = random_spec(rng)
-        faults = random_faults(spec, rng) + (random_faults(spec, rng) if seed % 2 else [])
-        found = measure(generate(spec, faults).trace).diagnosis
+        spec, faults, decoys = draw_job(23, seed)
+        if seed % 4 == 3:  # others beside them, of the same causes too
+            faults += random_faults(spec, np.random.default_rng([7, seed]))
+        found = measure(generate(spec, faults, decoys).trace).diagnosis
         assert_holds(found)
+        assert found.budget is not None
+        assert_adds_up(found.budget)
         assert found.job.job_id in render_terminal(found, width=100, color=False)
 
 

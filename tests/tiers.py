@@ -61,7 +61,6 @@ TIERS = {
     "tests/fixes/test_repartition_stages.py::test_speedups_are_those_of_truly_moving_layers": LONG,
     "tests/fixes/test_shard_context.py::test_every_way_comes_true": LONG,
     "tests/judge/test_budget.py": PLAIN,
-    "tests/judge/test_budget.py::test_it_adds_up_on_jobs_of_all_worlds": LONG,
     "tests/judge/test_budget.py::test_it_adds_up_on_recorded_jobs": LONG,
     "tests/judge/test_classifier.py": PLAIN,
     "tests/judge/test_classifier.py::test_no_damage_hangs_or_crashes": LONG,

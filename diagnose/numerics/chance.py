@@ -110,3 +110,11 @@ def measure_bursts(found: Counts) -> float:
             size = max(size, float((np.diff(count) ** 2).mean()) / 2.0 / float(count.mean()))
         length *= 2
     return size
+
+
+def divergence(share: float, expected: float) -> float:
+    """Give how little probable a share is where another is expected: nats a value (Kullback-Leibler); 0 where it is smaller."""
+    if share <= expected:
+        return 0.0
+    left = (1.0 - share) * np.log((1.0 - share) / (1.0 - expected)) if share < 1.0 else 0.0
+    return float(share * np.log(share / expected) + left)

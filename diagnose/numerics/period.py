@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.numerics.chance import divergence
+
 #: Hits needed for a period.
 MIN_HITS = 2
 #: Distances looked at: the candidates grow with their square.
@@ -129,7 +131,7 @@ def find_train(
         # Of the phases of numbers that stand for many only so many can be told apart.
         choices = len(stated) + 1 if period in stated else max(period // width, 1) * len(candidates)
         n_there = train.n_hits / train.kept
-        if n_there * _nats(train.kept, expected) < np.log(choices) - np.log(TRAIN_CHANCE):
+        if n_there * divergence(train.kept, expected) < np.log(choices) - np.log(TRAIN_CHANCE):
             continue
         # Where several fit as well, as where one number stands for many, a stated one is likelier, and so is a round one.
         rate = _rate(train) * (1.0 + 0.02 * (period in stated) + 1e-4 * _roundness(period))
@@ -187,11 +189,3 @@ def _rate(train: Train | None) -> float:
 def _roundness(number: int) -> int:
     """Count how round a number is: how many of 5, 10, 50, 100, 500, 1000 divide it."""
     return sum(number % unit == 0 for unit in (5, 10, 50, 100, 500, 1000))
-
-
-def _nats(share: float, expected: float) -> float:
-    """Give how little probable a share of hits is where another is expected: nats a number."""
-    if share <= expected:
-        return 0.0
-    left = (1.0 - share) * np.log((1.0 - share) / (1.0 - expected)) if share < 1.0 else 0.0
-    return float(share * np.log(share / expected) + left)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.numerics.chance import divergence
 from diagnose.numerics.robust import Floats, noise_of_differences
 
 #: Values that levels are fitted to at most: medians of neighbours in a longer series. The fit takes their square.
@@ -134,19 +135,6 @@ def _join_bounds(bounds: list[int], others: list[int], near: int) -> list[int]:
     """Add the changes of level that no other one is near to."""
     added = [at for at in others if min(abs(at - bound) for bound in bounds) > max(near, MIN_LEVEL)]
     return sorted([*bounds, *added])
-
-
-def fit_levels(series: Floats, *, least_ratio: float) -> list[int]:
-    """Give where levels begin, and the length of the series, with ramps as the levels that they were fitted with.
-
-    >>> fit_levels(np.r_[np.ones(30), np.full(20, 1.5)], least_ratio=1.02)
-    [0, 30, 50]
-    """
-    if len(series) == 0:
-        return [0, 0]
-    bins = _Bins.of(series)
-    bounds = bins.prune(bins.fit())
-    return [0, *(piece.end for piece in _place(series, bins, bounds, [], least_ratio))]
 
 
 def lasting_noise(series: Floats, clock: float = 0.0) -> float:
@@ -299,7 +287,7 @@ class _Bins:
                 inside = float(np.mean(sign * (values[start:end] - middle) > 0))
                 frequent = (float(np.count_nonzero(sign * (outside - middle) > 0)) + 0.5) / (len(outside) + 1)
                 least = 2.0 * np.log(len(values) / size) - np.log(CHANCE)
-                if (end - start) / size * _divergence(inside, frequent) >= least:
+                if (end - start) / size * divergence(inside, frequent) >= least:
                     break
             else:
                 return nearest
@@ -321,7 +309,7 @@ def _of_readings(n_before: int, n_after: int) -> float:
     return (a**2 + (a + b) ** 2 + b**2) / 2.0
 
 
-def find_crowds(hits: NDArray[np.bool_], within: int = WINDOW) -> list[tuple[int, int]]:
+def find_crowds(hits: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Find where hits stand so close that their frequency elsewhere does not explain it: slices of the series.
 
     >>> hits = np.zeros(1000, dtype=bool)
@@ -330,32 +318,22 @@ def find_crowds(hits: NDArray[np.bool_], within: int = WINDOW) -> list[tuple[int
     [(300, 307)]
     """
     n = len(hits)
-    if n < within or not hits.any():
+    if n < WINDOW or not hits.any():
         return []
     summed = np.concatenate([[0], np.cumsum(hits)])
-    dense = np.flatnonzero(summed[within:] - summed[:-within] >= within - 1)
+    dense = np.flatnonzero(summed[WINDOW:] - summed[:-WINDOW] >= WINDOW - 1)
     if not len(dense):
         return []
-    parts = np.split(dense, np.flatnonzero(np.diff(dense) > within) + 1)
+    parts = np.split(dense, np.flatnonzero(np.diff(dense) > WINDOW) + 1)
     found = []
     for part in parts:
-        at = np.flatnonzero(hits[part[0] : part[-1] + within]) + part[0]
+        at = np.flatnonzero(hits[part[0] : part[-1] + WINDOW]) + part[0]
         found.append((int(at[0]), int(at[-1]) + 1))
     n_inside = sum(int(summed[b] - summed[a]) for a, b in found)
     length = sum(b - a for a, b in found)
     frequent = (float(summed[-1]) - n_inside + 0.5) / (n - length + 1)
     least = 2.0 * np.log(n) - np.log(CHANCE)
-    return [
-        (a, b) for a, b in found if (b - a) * _divergence(float(summed[b] - summed[a]) / (b - a), frequent) >= least
-    ]
-
-
-def _divergence(share: float, expected: float) -> float:
-    """Give how little probable a share is where another is expected: nats a value (Kullback-Leibler); 0 where it is smaller."""
-    if share <= expected:
-        return 0.0
-    left = (1.0 - share) * np.log((1.0 - share) / (1.0 - expected)) if share < 1.0 else 0.0
-    return float(share * np.log(share / expected) + left)
+    return [(a, b) for a, b in found if (b - a) * divergence(float(summed[b] - summed[a]) / (b - a), frequent) >= least]
 
 
 def _take_medians(values: Floats, width: int) -> Floats:

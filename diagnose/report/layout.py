@@ -19,13 +19,12 @@ PROSE_WIDTH = 110
 Section = tuple[str | Text, RenderableType]
 
 
-def make_console(page: io.StringIO, width: int, *, color: bool, record: bool = False) -> Console:
+def make_console(page: io.StringIO, width: int, *, color: bool) -> Console:
     """Make a console that writes into memory and looks at nothing outside."""
     return Console(
         file=page,
         width=width,
         height=100,
-        record=record,
         force_terminal=color,
         color_system="standard" if color else None,
         no_color=not color,

@@ -40,7 +40,6 @@ _NO_HOST: Final = re.compile(rf"^(?:{_WORDS})$", re.IGNORECASE)
 def read_telemetry(
     source: str | os.PathLike[str] | Sequence[Path],
     *,
-    name: str | None = None,
     begin_s: float | None = None,
     end_s: float | None = None,
     hosts: Sequence[str] = (),
@@ -52,8 +51,6 @@ def read_telemetry(
     ----------
     source : str, path, or sequence of paths
         A file, a folder of them, several files, or the address of a Prometheus server.
-    name : str or None
-        How errors and reports call it; the path itself, or the address without what may be secret, where left out.
     begin_s, end_s : float or None
         Unix seconds: values of other times are let go. A server is asked for the last quarter of an hour where left out.
     hosts : sequence of str
@@ -72,21 +69,20 @@ def read_telemetry(
     """
     if not isinstance(source, (str, os.PathLike)):
         folder = Path(os.path.commonpath([file.parent for file in source]))
-        return _read_files(source, folder, Gathering(begin_s, end_s), name or str(folder), report)
+        return _read_files(source, folder, Gathering(begin_s, end_s), str(folder), report)
     text = os.fspath(source)
     if "://" in text:
         from diagnose.telemetry.server import ask_server
 
-        return ask_server(text, name=name, begin_s=begin_s, end_s=end_s, hosts=hosts, report=report)
+        return ask_server(text, begin_s=begin_s, end_s=end_s, hosts=hosts, report=report)
     path = Path(text)
-    name = name or text
     if not path.exists():
-        raise TraceError(f"no such file; {_EXPECTED}", where=name)
+        raise TraceError(f"no such file; {_EXPECTED}", where=text)
     into = Gathering(begin_s, end_s)
     if path.is_dir():
-        return _read_files(_list_files(path, name), path, into, name, report)
-    _read_file(path, into, name)
-    return into.finish(name)
+        return _read_files(_list_files(path, text), path, into, text, report)
+    _read_file(path, into, text)
+    return into.finish(text)
 
 
 def _read_files(

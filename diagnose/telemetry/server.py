@@ -54,7 +54,6 @@ class _Names(msgspec.Struct):
 def ask_server(
     url: str,
     *,
-    name: str | None,
     begin_s: float | None,
     end_s: float | None,
     hosts: Sequence[str],
@@ -66,7 +65,7 @@ def ask_server(
     """
     check_web_address("--telemetry", url)
     headers = _authorize(url)
-    shown = name or mask(url)
+    shown = mask(url)
     end_s = time.time() if end_s is None else end_s
     begin_s = end_s - LAST_S if begin_s is None else begin_s
     into = Gathering(begin_s, end_s)

@@ -12,7 +12,6 @@ import binascii
 import hashlib
 import hmac
 import time
-from collections.abc import Callable
 
 from diagnose._version import __version__
 from diagnose.addresses import mask, read_secret
@@ -33,13 +32,12 @@ _HOW = f'expected {_PREFIX} and base64 of {_LEAST_BYTES} to {_MOST_BYTES} bytes:
 
 
 class Webhook:
-    """One webhook; `key` signs, and is None where nothing will be sent; `now` gives seconds since 1970."""
+    """One webhook; `key` signs, and is None where nothing will be sent."""
 
-    def __init__(self, url: str, timeout_s: float, key: bytes | None, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, url: str, timeout_s: float, key: bytes | None) -> None:
         self.name = f"webhook {mask(url)}"
         self.identity = identify("webhook", url)
         self._key = key
-        self._now = now
         self._poster = Poster(self.name, url, timeout_s)
 
     def close(self) -> None:
@@ -65,7 +63,7 @@ class Webhook:
         body = request.body.encode()
 
         def make_request() -> tuple[dict[str, str], bytes]:
-            at = str(int(self._now()))
+            at = str(int(time.time()))
             assert self._key is not None, "read_key comes first"
             signature = sign(self._key, ticket.finding.key, at, body)
             return {**request.headers, "webhook-timestamp": at, "webhook-signature": signature}, body

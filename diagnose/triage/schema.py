@@ -75,7 +75,7 @@ WATCHED = _table("watched", "location", location=sa.Text, state=sa.Text, saved_a
 _VERSION = _table("schema_version", "version", version=sa.Integer)
 
 
-def migrate(connection: sa.Connection, migrations: tuple[Callable[[sa.Connection], None], ...] | None = None) -> int:
+def migrate(connection: sa.Connection) -> int:
     """Bring a database to the schema of this version; one that has it is left alone.
 
     The connection is in a transaction that nobody else can enter. Gives the version of the schema.
@@ -85,19 +85,18 @@ def migrate(connection: sa.Connection, migrations: tuple[Callable[[sa.Connection
     ServiceError
         A newer version of the program made the store.
     """
-    steps = MIGRATIONS if migrations is None else migrations
     version = read_version(connection)
-    if version > len(steps):
-        raise _newer(version, len(steps))
-    if version == len(steps):
+    if version > len(MIGRATIONS):
+        raise _newer(version, len(MIGRATIONS))
+    if version == len(MIGRATIONS):
         return version
     if version == 0:
         connection.execute(sa.text("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL PRIMARY KEY)"))
-    for step in steps[version:]:
+    for step in MIGRATIONS[version:]:
         step(connection)
     connection.execute(sa.delete(_VERSION))
-    connection.execute(sa.insert(_VERSION).values(version=len(steps)))
-    return len(steps)
+    connection.execute(sa.insert(_VERSION).values(version=len(MIGRATIONS)))
+    return len(MIGRATIONS)
 
 
 def check_version(connection: sa.Connection, name: str) -> int:

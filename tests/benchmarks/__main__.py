@@ -110,7 +110,7 @@ def list_groups(folder: Path, *, quick: bool) -> Iterator[Group]:
     night.mkdir()
     for path in fixtures:
         (night / path.name).write_bytes(path.read_bytes())
-    store = ("--store", f"sqlite:///{folder / 'store.db'}")
+    store = ("--store", "sqlite:///store.db")
     triage = ("triage", night, *store, "--workers", "1")
     tasks = [
         diagnose(f"triage of {len(fixtures)} jobs", n, *triage, "--force", says="diagnosed"),
@@ -165,16 +165,16 @@ def measure(
     group: Group, folder: Path, n_runs: int, against: Path | None
 ) -> Iterator[tuple[Task, list[Cost], list[Cost], Ratio | None]]:
     """Run the rows of a group in turn with their reading process, and with another version; check what they say."""
-    elsewhere = folder / "empty"
-    elsewhere.mkdir(exist_ok=True)
     base = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     base |= {"PYTHONPYCACHEPREFIX": str(folder / "compiled")}
     versions = {"": ROOT} | ({"release": against} if against else {})
-    processes = {"reading": Process([sys.executable, *group.reading], elsewhere, base)}
+    processes = {"reading": Process([sys.executable, *group.reading], folder, base)}
     for task in group.tasks:
         for version, path in versions.items():
+            own = folder / (version or "this")  # with a store of its own: an older version cannot read a newer one's
+            own.mkdir(exist_ok=True)
             environment = base | {"PYTHONPATH": str(path)}
-            processes[f"{task.name} {version}"] = Process([sys.executable, *task.arguments], elsewhere, environment)
+            processes[f"{task.name} {version}"] = Process([sys.executable, *task.arguments], own, environment)
     costs = in_turn(processes, n_runs, folder / "output")
     for task in group.tasks:
         mine = costs[f"{task.name} "]

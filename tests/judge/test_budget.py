@@ -4,12 +4,11 @@ import dataclasses
 import itertools
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from diagnose.errors import DiagnoseError
 from diagnose.faults.data_loading import DataLoading
-from diagnose.faults.generate import draw_job, generate
+from diagnose.faults.generate import generate
 from diagnose.faults.planned_work import PlannedWork
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
@@ -46,7 +45,7 @@ def budget_of(spec: JobSpec, *faults: object) -> Budget:
 
 
 def assert_adds_up(found: Budget) -> None:
-    """Check that the parts sum to 1, that none is negative, and that each that is not there has a reason."""
+    """Check that the parts sum to 1, that none is negative or infinite, and that each that is not there has a reason."""
     parts = [*found.measured().values(), *found.lost.values()]
     assert sum(parts) == pytest.approx(1.0, abs=1e-6)
     assert all(0.0 <= part <= 1.0 for part in parts)
@@ -178,14 +177,3 @@ def test_it_adds_up_on_recorded_jobs(shared: Path) -> None:
         assert all(lever.predicted_step_time < 0.99 * found.step_time.recorded for lever in found.levers), path
         assert found.fidelity.ok or not found.levers
     assert shared.exists() and n_read >= 30
-
-
-@pytest.mark.parametrize("seeds", [range(i, i + 8) for i in range(0, 40, 8)], ids=str)
-def test_it_adds_up_on_jobs_of_all_worlds(seeds: range) -> None:
-    """Random jobs with random faults and decoys, whatever their world."""
-    for seed in seeds:
-        spec, faults, decoys = draw_job(23, seed)
-        found = measure(generate(spec, faults, decoys).trace).diagnosis.budget
-        assert found is not None
-        assert_adds_up(found)
-        assert np.isfinite(list(found.lost.values())).all()

@@ -193,7 +193,7 @@ def check_kills(shelf: Shelf, receiver: Receiver, n_kills: int) -> None:
 
             receiver.before_answer = count_down
         else:
-            receiver.before_answer = lambda: time.sleep(0.05)
+            receiver.before_answer = lambda: time.sleep(0.1)
             time.sleep(rng.uniform(0.1, 1.0))
             kill(process)
         process.communicate(timeout=120)
