@@ -46,7 +46,7 @@ READS_AS = {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
     "late together, or workers wait in one step only, or nearly all at a period, or with one stage mostly in few steps and on no "
-    "worker above all, and no row says for whom, or for what",
+    "worker above all, and no row says for whom, or for what; or rows tell of less than half of it",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
     "the number of a loader's workers, who take turns; misleads when something else of the loader has a period, as its shards",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
@@ -143,6 +143,9 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
     doubt = UNSEEN_CHANCE * float(waited_s[_begin_late_together(breakdown)].sum()) / total_s
     if _waits_once(breakdown) or _waits_anywhere(breakdown) or _waits_at_period(breakdown):
         doubt = max(doubt, ONCE_CHANCE)
+    untold = 1.0 - _told_share(breakdown, total_s)
+    if HALF_SHARE < untold < 1.0:  # who records waits for input records all of them
+        doubt = max(doubt, ONCE_CHANCE * untold)
     return {
         name: Feature(value)
         for name, value in zip(names, (float(longest_s.sum()) / total_s, doubt, between_s / total_s), strict=False)
@@ -247,9 +250,9 @@ def _waits_anywhere(breakdown: Breakdown) -> bool:
 
 
 def _waits_at_period(breakdown: Breakdown) -> bool:
-    """Say whether nearly all workers of a stage wait together every so many steps, and no row says for what.
+    """Say whether nearly all workers of a stage, or the first alone, wait every so many steps, and no row says for what.
 
-    A save, an evaluation or a log that all wait for looks the same, and so does a loader whose workers take turns.
+    A save, an evaluation or a log looks the same, and so does a loader whose workers take turns.
     """
     waited_s = _waited_by_worker(breakdown)
     by_step = waited_s.sum(axis=(0, 2))
@@ -259,7 +262,19 @@ def _waits_at_period(breakdown: Breakdown) -> bool:
     hits = by_step[order] > LONG_SHARE * by_step.max()
     _, regularity, chance = find_period(breakdown.steps[order], hits)
     together = (waited_s > 0).mean(axis=2).max(axis=0)[order][hits].mean() >= TOGETHER_SHARE
-    return bool(together and regularity >= REGULAR and chance <= PERIOD_CHANCE)
+    by_first = bool(waited_s[:, :, 0].sum() > TOGETHER_SHARE * waited_s.sum())
+    return bool((together or by_first) and regularity >= REGULAR and chance <= PERIOD_CHANCE)
+
+
+def _told_share(breakdown: Breakdown, total_s: float) -> float:
+    """Say which part of the seconds waited for input has rows, those between steps, which only rows show, among them."""
+    stalls, inside = breakdown.stalls, breakdown.stalls.inside == StallKind.INPUT
+    told_s = np.where(stalls.recorded_inside & inside, stalls.inside_s, 0.0)
+    told_s += np.where(stalls.recorded_before & (stalls.before == StallKind.INPUT), stalls.before_s, 0.0)
+    by_step = told_s.sum(axis=(0, 1, 2)).max(axis=-1)
+    if breakdown.start_s is not None and breakdown.start_recorded is not None:
+        by_step = by_step + np.where(breakdown.start_recorded, breakdown.start_s, 0.0).max(axis=(0, 2))
+    return float(by_step.sum() + np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0))) / total_s
 
 
 def _begin_late_together(breakdown: Breakdown) -> Bools:

@@ -117,11 +117,12 @@ def test_seldom_and_on_any_worker_is_not_surely_input() -> None:
     ("steps", "workers", "doubt"),
     [
         ((0, 3, 6, 9), (0, 1), ONCE_CHANCE),
+        ((0, 3, 6, 9), (0,), ONCE_CHANCE),
         ((0, 3, 6, 9), (1,), 0.0),
         ((0, 2, 6, 7, 9), (0, 1), 0.0),
         (range(N_STEPS), (0, 1), 0.0),
     ],
-    ids=["all", "one", "no period", "every step"],
+    ids=["all", "the first", "another", "no period", "every step"],
 )
 def test_what_all_wait_for_at_a_period_is_not_surely_input(
     steps: Sequence[int], workers: tuple[int, ...], doubt: float
@@ -131,6 +132,14 @@ def test_what_all_wait_for_at_a_period_is_not_surely_input(
     assert values(stalled(before=of(StallKind.INPUT, places)), "input")["unseen_doubt"] == doubt
     told = stalled(before=of(StallKind.INPUT, places), recorded=list(places))
     assert values(told, "input")["unseen_doubt"] == 0.0
+
+
+@pytest.mark.parametrize(("n_told", "doubt"), [(0, 0.0), (1, 0.75 * ONCE_CHANCE), (3, 0.0)])
+def test_what_rows_of_waits_do_not_tell_of_is_not_surely_input(n_told: int, doubt: float) -> None:
+    """Who records waits for input records all of them: of four waits of one worker one has a row, or three, or none anywhere."""
+    places = {(FORWARD, 0, 0, step, 1): 0.5 for step in (1, 2, 6, 7)}
+    parts = stalled(before=of(StallKind.INPUT, places), recorded=list(places)[:n_told])
+    assert values(parts, "input")["unseen_doubt"] == pytest.approx(doubt)
 
 
 def test_steps_that_all_begin_late_are_not_surely_input() -> None:
