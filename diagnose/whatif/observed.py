@@ -49,6 +49,7 @@ OVERLAP_SHARE = 0.1
 
 
 _PIPELINED = {int(op) for op in (*DIRECTIONS, *P2P)}
+_RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Observed:
     others: Evidence = NO_ROWS
     #: Seconds by which such rows fill more of a compute than usual, by type and node.
     inside_s: Mapping[int, Mapping[int, Seconds]] = dataclasses.field(default_factory=dict)
+    #: Its transfers were derived from its computes.
+    are_derived: bool = False
 
     def idle(self, node: int) -> Seconds:
         """Give the launch delay of a node without the time in which its worker was busy with other rows."""
@@ -75,6 +78,11 @@ class Observed:
         """The point-to-point pairs."""
         events, moves = self.graph.events, np.isin(self.block.nodes.op, P2P).tolist()
         return [(e.members[0], e.members[1]) for e in events if len(e.members) == 2 and moves[e.members[0]]]
+
+    def through(self, pair: tuple[int, int]) -> Seconds:
+        """Say how long after its send began a recv was over: as long as the transfer took, at least."""
+        send, recv = sorted(pair, key=lambda node: int(self.block.nodes.op[node]) in _RECEIVES)
+        return np.asarray(self.block.end_s[recv] - self.block.start_s[send])
 
 
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
@@ -111,7 +119,7 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         of_delay = None if busy is None else busy.within(worked, delay, range(len(block.nodes)))
         rows = others.take(np.isin(others.step, block.steps))
         own, inside_s = own_times(worked, graph), measure_inside(parts, worked)
-        found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s))
+        found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s, trace.are_derived))
     return tuple(found), evidence, offset_s
 
 
@@ -285,7 +293,7 @@ def _add_tied_waits(
     at = np.asarray(order, dtype=np.int64)
     start_s, end_s = sample.start_s[at], sample.end_s[at]
     moved_s, ended_s = (np.array([times[node] for node in order]) for times in (starts_at, ends_at))
-    receives = np.isin(nodes.op[at], (Op.FORWARD_RECV, Op.BACKWARD_RECV))
+    receives = np.isin(nodes.op[at], _RECEIVES)
     explained, pairs = np.isnan(start_s), []
     for ahead in range(1, min(MAX_RECENT, len(order) - 1) + 1):
         gap_s = start_s[ahead:] - end_s[:-ahead]
