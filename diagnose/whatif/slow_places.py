@@ -105,12 +105,12 @@ def find_slow_places(
         No place at all where slow transfers are anywhere at random.
     """
     lost = _add_up(observed, excesses, spreads, n_stages)
-    waiting = _find_waiting(observed, excesses, n_stages)
     by_step = lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0)  # (n_steps,)
     n_dp = lost.ways.shape[2]
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
     if not by_step.any():
         return nowhere
+    waiting = _find_waiting(observed, excesses, n_stages)
     held = np.cumsum(np.sort(by_step)[::-1]) / by_step.sum()
     nowhere = dataclasses.replace(nowhere, steps_share=float(np.mean(held < NEARLY_ALL_SHARE)))
     if waiting.any():
