@@ -347,13 +347,13 @@ def _is_stretch(slow: Bools) -> bool:
 def _find_waiting(observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]], n_stages: int) -> Bools:
     """Mark the links whose late messages wait for other workers, by the schedule: shape (n_stages, n_dp).
 
-    Where transfers were derived, and where streams run them in turn, a message is late that could not be sent, or fetched, before:
-    always the same ones, while others of the link are through at once.
+    Where transfers were derived a message is late that could not be sent, or fetched, before: always the same ones, while others of
+    the link are through at once. Recorded ones say themselves since when both of their ends were there.
     """
     all_s, own_s, same_s, n_slow = np.zeros((4, n_stages, observed[0].block.n_dp))
     for o, excess in zip(observed, excesses, strict=True):
         by_way: dict[tuple[int, int], list[tuple[Seconds, Seconds, Seconds]]] = {}
-        for pair in o.pairs:
+        for pair in o.pairs if o.are_derived else ():
             beyond = pair_excess(excess, pair)
             through = o.through(pair)
             beyond = np.zeros(through.shape) if beyond is None else beyond
