@@ -234,6 +234,8 @@ class Trace:
         Why times cannot be in seconds, where nobody said that they are; empty where they can.
     coarse_share : float
         Part of a typical compute that the clock cannot tell; 0 where it is fine enough.
+    are_derived : bool
+        No transfer was recorded: those of the blocks were derived from the computes, which tell slow ones.
     """
 
     job: Job
@@ -257,6 +259,7 @@ class Trace:
     other_types: tuple[str, ...] = ()
     unit_doubt: str = ""
     coarse_share: float = 0.0
+    are_derived: bool = False
 
     @property
     def steps(self) -> Ints:

@@ -107,6 +107,7 @@ def load_trace(
     coarse_share, coarse = measure_coarseness(rows, grid.blocks)
     blocks, recording = grid.blocks, rows.recording
     # In a file that was written as a trace what is not there was not meant to be: its graph links computes directly.
+    are_told = False
     if recording is not None and lacks_transfers(blocks):
         blocks, are_told = derive_transfers(blocks)
         what = "point-to-point operations"
@@ -134,6 +135,7 @@ def load_trace(
         recording=recording,
         unit_doubt=doubt_unit(grid.blocks) if unit is None else "",
         coarse_share=coarse_share,
+        are_derived=are_told,
     )
 
 

@@ -111,6 +111,7 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], c
     from diagnose.trace.producers.catalogue import find_producer, list_producers, read_with
     from diagnose.trace.recorded import make_rows
     from diagnose.trace.strangers import describe_strangers, refuse_strangers
+    from diagnose.trace.zips import is_tar
 
     # What a communication library left beside traces has no operations to add.
     dumps = pick_dumps(inputs) if inputs.is_folder else None
@@ -124,11 +125,12 @@ def _read_inputs(inputs: InputFiles, name: str, report: Callable[[str], None], c
         and file.suffix.lower() not in DESCRIPTIONS
         and not (traces and (file.name in BESIDE or is_log_beside(file)))
     )
-    producer = find_producer(InputFiles(inputs.path, others)) if others else None
+    loose = tuple(file for file in others if not is_tar(file))  # a tar of text looks like text
+    producer = find_producer(InputFiles(inputs.path, loose)) if loose else None
     if producer is not None and not (
         traces and producer is training_log
     ):  # a log beside traces has no operations to add
-        rows = make_rows(read_with(producer, InputFiles(inputs.path, others), name=name, report=report), name=name)
+        rows = make_rows(read_with(producer, InputFiles(inputs.path, loose), name=name, report=report), name=name)
         if traces:
             beside = f"{len(traces)} Parquet files beside those of {producer.NAME} are left out"
             rows = dataclasses.replace(rows, recording_warnings=(*rows.recording_warnings, beside))

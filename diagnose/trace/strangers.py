@@ -52,6 +52,14 @@ _WANDB = (
 _UNPACK = "unpack it, and give the folder"
 
 
+def _write_parquet(module: str, read: str) -> str:
+    """Say how a table is written as Parquet."""
+    return (
+        f"write it as Parquet: python -c 'import {module} as m, pyarrow.parquet as p, sys; "
+        f'p.write_table(m.{read}(sys.argv[1]), "trace.parquet")\' FILE'
+    )
+
+
 def _is(pattern: bytes) -> re.Pattern[bytes]:
     return re.compile(pattern, re.DOTALL)
 
@@ -138,9 +146,16 @@ STRANGERS: tuple[Stranger, ...] = (
     Stranger(
         "an Nsight Systems export (SQLite)",
         _is(
-            rb"\ASQLite tables:(?=.*\b(?:CUPTI_ACTIVITY_KIND_\w+|TARGET_INFO_SYSTEM_ENV|NVTX_EVENTS|ANALYSIS_DETAILS)\b)"
+            rb"\ASQLite tables:(?=.*\b(?:CUPTI_ACTIVITY_KIND_\w+|TARGET_INFO_\w+|META_DATA_EXPORT|NVTX_EVENTS|ANALYSIS_DETAILS)\b)"
         ),
         "has kernels, CUDA calls and NVTX ranges of one process, and could tell computes where NVTX names them",
+        _PROFILE,
+        is_recording=True,
+    ),
+    Stranger(
+        "a table of Nsight Systems (nsys stats)",
+        _is(rb'\A(?:\xef\xbb\xbf)?(?:"?Time \(%\)"?,"?Total Time \(|"?Start \(ns\)"?,"?Duration \()'),
+        "has kernels or calls of one process, summed or one by one",
         _PROFILE,
         is_recording=True,
     ),
@@ -159,6 +174,33 @@ STRANGERS: tuple[Stranger, ...] = (
         _PROFILE,
         is_recording=True,
         suffixes=(".ncu-rep",),
+    ),
+    Stranger(
+        "a table of Nsight Compute",
+        _anywhere(rb'^"ID","Process ID","Process Name",[^\n]*"Kernel Name"'),
+        "has the counters of single kernels",
+        _PROFILE,
+        is_recording=True,
+    ),
+    Stranger(
+        "a table of torch.profiler (key_averages)",
+        _anywhere(rb"^ +Name +Self CPU %"),
+        "has the operators of one rank, summed",
+        f"{_PROFILE}: sums have no order to replay; the profiler's export_chrome_trace() writes a file that is read",
+        is_recording=True,
+    ),
+    Stranger(
+        "a table of DeepSpeed's flops profiler",
+        _anywhere(rb"^-+ DeepSpeed Flops Profiler -+"),
+        "has the arithmetic of one step and rank",
+        _PROFILE,
+    ),
+    Stranger(
+        "a Perfetto trace (protobuf)",
+        _is(rb"(?!)"),  # packets of any kind in any order
+        "has what the kernel or a browser of one host did",
+        _PROFILE,
+        suffixes=(".perfetto-trace", ".pftrace", ".perfetto"),
     ),
     Stranger(
         "a ROCm profile (rocpd, RPD)",
@@ -225,6 +267,28 @@ STRANGERS: tuple[Stranger, ...] = (
         _TRACE,
     ),
     Stranger(
+        "a profile of Python (cProfile, memray, Scalene)",
+        _is(
+            rb'\A(?:\xfb[\x28\x29\xa8\xa9]\x03|\{[\x28\x29\xa8\xa9]\x03|memray\0|\s*\{(?=.*"alloc_samples"\s*:)(?=.*"elapsed_time_sec"\s*:))'
+        ),
+        "has what one process did or held, summed by function",
+        _TRACE,
+    ),
+    Stranger(
+        "samples of Linux perf (perf script)",
+        _is(
+            rb"\A(?:#[^\n]*\n)*\S[^\n]{0,40}? +\d+(?:/\d+)? +(?:\[\d+\] +)?\d+\.\d+: +(?:\d+ +)?[\w:-]+: *\n\s+[0-9a-f]+ "
+        ),
+        "has samples of what the CPUs of one host did",
+        _TRACE,
+    ),
+    Stranger(
+        "a log of system calls (strace)",
+        _is(rb"\A(?:(?:\[pid +)?\d+\]? +)?(?:[\d:.]+ +)?\w+\([^\n]*\) += +-?(?:\d|0x)"),
+        "has what one process asked of its kernel",
+        _TRACE,
+    ),
+    Stranger(
         "perf.data of Linux perf",
         _is(rb"\A(?:PERFILE2|2ELIFREP|PERFFILE)"),
         "has samples of what the CPUs of one host did",
@@ -249,6 +313,37 @@ STRANGERS: tuple[Stranger, ...] = (
         _is(rb'\A\s*(?:\[|\{)(?=.*"(?:ph|traceEvents)"\s*:)(?=.*"(?:ts|traceEvents|pid)"\s*:)'),
         "has spans, and nothing that says which are forwards and backwards of a training step",
         f"{_PROFILE}; of another producer an entry point of diagnose.producers reads it",
+    ),
+    # of our own columns in what is no Parquet
+    Stranger(
+        "a CSV table with the columns of a trace",
+        _is(
+            rb'\A(?:\xef\xbb\xbf)?(?=[^\n]*\boptype\b)(?=[^\n]*\bstart_ts\b)(?=[^\n]*\bduration\b)[\w" ]+(?:,[^\n,]+){4,}\n'
+        ),
+        "has the operations of a job",
+        _write_parquet("pyarrow.csv", "read_csv"),
+        is_recording=True,
+    ),
+    Stranger(
+        "JSON Lines with the columns of a trace",
+        _is(rb'\A\s*\{(?=[^\n]*"optype")(?=[^\n]*"start_ts")[^\n]*"duration"'),
+        "has the operations of a job",
+        _write_parquet("pyarrow.json", "read_json"),
+        is_recording=True,
+    ),
+    Stranger(
+        "an Arrow table with the columns of a trace",
+        _is(rb"\AARROW1(?=.*optype)(?=.*start_ts).*duration"),
+        "has the operations of a job",
+        _write_parquet("pyarrow.feather", "read_table"),
+        is_recording=True,
+    ),
+    Stranger(
+        "a Parquet file that gzip packed",
+        _is(rb"\APAR1"),  # one that nothing packed is read
+        "may have the operations of a job",
+        "unpack it with gunzip, and give what was in it; Parquet packs by itself",
+        is_recording=True,
     ),
     # of what a diagnosis is made of, or made to
     Stranger(
@@ -300,6 +395,12 @@ STRANGERS: tuple[Stranger, ...] = (
         "has the seconds of a whole run",
         _BESIDE,
     ),
+    Stranger(
+        "a store of MLflow",
+        _is(rb"\ASQLite tables:(?=.*\bexperiments\b)(?=.*\bruns\b)(?=.*\bmetrics\b)"),
+        "has the curves of training runs",
+        _LOG,
+    ),
     # of hosts and clusters
     Stranger(
         "DCGM metrics",
@@ -314,6 +415,24 @@ STRANGERS: tuple[Stranger, ...] = (
         ),
         "has clocks, temperatures and power of GPUs, and could tell a throttled one",
         f"{_BESIDE}; {_TELEMETRY}",
+    ),
+    Stranger(
+        "a table of nvidia-smi dmon",
+        _anywhere(rb"^# ?gpu +(?:pwr|sm|pid|rxpci|xid)\b|^#Date +Time +gpu\b"),
+        "has the load, clocks and power of GPUs, mostly without times",
+        f"{_BESIDE}; beside it nvidia-smi --query-gpu=timestamp,index,... --format=csv can say why a machine is slow",
+    ),
+    Stranger(
+        "a report of ibdiagnet",
+        _anywhere(rb"^-[IWE]- (?:Using port|Discovering|Errors|Load)|\bibdiagnet\b"),
+        "has the state of an InfiniBand fabric, and could tell a broken link",
+        f"{_BESIDE}; keep this: it says which link is bad",
+    ),
+    Stranger(
+        "a capture of network packets",
+        _is(rb"\A(?:\xd4\xc3\xb2\xa1|\xa1\xb2\xc3\xd4|\x4d\x3c\xb2\xa1|\x0a\x0d\x0d\x0a)"),
+        "has what one host sent and received",
+        _TRACE,
     ),
     Stranger(
         "a page of nvidia-smi or rocm-smi",
@@ -357,12 +476,19 @@ STRANGERS: tuple[Stranger, ...] = (
     Stranger(
         "a log of torchrun or a Python error",
         _anywhere(
+            rb'\A\s*\{"message": ?\{"message":|'
             rb"^(?:\S*:? ?)?Traceback \(most recent call last\):|\btorch\.distributed\.(?:run|elastic)\b|torchelastic"
         ),
         "has why a job ended",
         _TRACE,
     ),
     # of models and data
+    Stranger(
+        "a workbook or document (Office)",
+        _is(rb"\APK\x03\x04.{26}[^\n]{0,20}?(?:\[Content_Types\]\.xml|mimetypeapplication/vnd\.oasis)"),
+        "has sheets or text",
+        "save the sheet as CSV and name its column of step times with --column, if it has such",
+    ),
     Stranger(
         "a PyTorch checkpoint",
         _is(rb"\A(?:PK\x03\x04.{26}[^\n]{0,200}?(?:data\.pkl|\.data/|/version)|\x80\x02\x8a\x0al\xfc\x9cF\xf9)"),

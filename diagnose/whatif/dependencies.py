@@ -16,6 +16,9 @@ from diagnose.model.trace import Nodes, Seconds
 from diagnose.whatif.graph import Event, Graph, Layout, chain_waits, order_graph
 from diagnose.whatif.overlaps import Overlaps, chain_beside
 
+#: More than there are types of operations.
+N_TYPES = 1000
+
 
 def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool, overlaps: Overlaps | None = None) -> Graph:
     """Build the graph of the paper; without `has_dp` the dp collectives are left out (dp x dsp = 1).
@@ -32,9 +35,13 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool, overlaps: Overl
     """
     layout = Layout(nodes, start_s, overlaps)
     waits = essential_waits(layout, has_dp=has_dp)
+    kinds = number_kinds(layout)
     for stage in range(layout.n_stages):
         for op in P2P:
-            for stream in _list_streams(layout, op, stage):
+            streams: dict[int, list[int]] = {}
+            for node in layout.of(op, stage):
+                streams.setdefault(kinds[node], []).append(node)
+            for stream in streams.values():
                 chain_waits(waits, stream)
         for compute_op, recv_op, *_ in WAYS:
             before = dict(zip(layout.of(compute_op, stage)[1:], layout.of(compute_op, stage), strict=False))
@@ -51,18 +58,23 @@ def build_graph(nodes: Nodes, start_s: Seconds, *, has_dp: bool, overlaps: Overl
     return order_graph(layout, waits, find_events(layout, has_dp=has_dp), barriers={})
 
 
-def _list_streams(layout: Layout, op: Op, stage: int) -> list[list[int]]:
-    """Part the transfers of a type on a stage into streams: one, or where chunks are not dealt out in turn one for each peer."""
-    moves = layout.of(op, stage)
+def number_kinds(layout: Layout) -> list[int]:
+    """Give each node its type; where chunks are not dealt out in turn, transfers of a type with each peer have one of their own.
+
+    The type is the rest by `N_TYPES`.
+    """
+    kinds: list[int] = layout.nodes.op.tolist()
     if layout.nodes.position is None:
-        return [moves]
-    toward = 1 if op in (Op.FORWARD_SEND, Op.BACKWARD_RECV) else -1
-    streams: dict[int | None, list[int]] = {}
-    for node in moves:
-        compute = layout.served.get(node)
-        peer = None if compute is None else layout.stage_at.get(int(layout.position[compute]) + toward)
-        streams.setdefault(peer, []).append(node)
-    return list(streams.values())
+        return kinds
+    for stage in range(layout.n_stages):
+        for op in P2P:
+            toward = 1 if op in (Op.FORWARD_SEND, Op.BACKWARD_RECV) else -1
+            for node in layout.of(op, stage):
+                compute = layout.served.get(node)
+                peer = None if compute is None else layout.stage_at.get(int(layout.position[compute]) + toward)
+                if peer is not None:
+                    kinds[node] += N_TYPES * (1 if peer > stage else 2)
+    return kinds
 
 
 def essential_waits(layout: Layout, *, has_dp: bool) -> list[set[int]]:

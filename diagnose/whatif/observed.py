@@ -18,7 +18,7 @@ from diagnose.numerics.robust import quantile
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
-from diagnose.whatif.dependencies import essential_waits, find_events
+from diagnose.whatif.dependencies import N_TYPES, essential_waits, find_events, number_kinds
 from diagnose.whatif.graph import Event, Graph, Layout, flatten, group_by_members, order_graph, split_nodes
 from diagnose.whatif.occupied import (
     add_inner_waits,
@@ -49,6 +49,7 @@ OVERLAP_SHARE = 0.1
 
 
 _PIPELINED = {int(op) for op in (*DIRECTIONS, *P2P)}
+_RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Observed:
     others: Evidence = NO_ROWS
     #: Seconds by which such rows fill more of a compute than usual, by type and node.
     inside_s: Mapping[int, Mapping[int, Seconds]] = dataclasses.field(default_factory=dict)
+    #: Its transfers were derived from its computes.
+    are_derived: bool = False
 
     def idle(self, node: int) -> Seconds:
         """Give the launch delay of a node without the time in which its worker was busy with other rows."""
@@ -75,6 +78,11 @@ class Observed:
         """The point-to-point pairs."""
         events, moves = self.graph.events, np.isin(self.block.nodes.op, P2P).tolist()
         return [(e.members[0], e.members[1]) for e in events if len(e.members) == 2 and moves[e.members[0]]]
+
+    def through(self, pair: tuple[int, int]) -> Seconds:
+        """Say how long after its send began a recv was over: as long as the transfer took, at least."""
+        send, recv = sorted(pair, key=lambda node: int(self.block.nodes.op[node]) in _RECEIVES)
+        return np.asarray(self.block.end_s[recv] - self.block.start_s[send])
 
 
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
@@ -111,7 +119,7 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         of_delay = None if busy is None else busy.within(worked, delay, range(len(block.nodes)))
         rows = others.take(np.isin(others.step, block.steps))
         own, inside_s = own_times(worked, graph), measure_inside(parts, worked)
-        found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s))
+        found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s, trace.are_derived))
     return tuple(found), evidence, offset_s
 
 
@@ -162,15 +170,15 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     moving = {node for event in events if len(event.members) > 1 for node in event.members}
     # Transfers to nobody last no time: that they end together says nothing.
     batches = [b for stage in order for b in find_batches(block.nodes, sample, stage) if moving.intersection(b)]
-    ops = block.nodes.op.tolist()
-    shares = _measure_shares(ops, sample, order)
-    held = _held_classes(ops, shares, batches)
+    kinds = number_kinds(layout)
+    shares = _measure_shares(kinds, sample, order)
+    apart = _types_apart(block.nodes, sample, order)
+    held = {pair for pair in _held_classes(kinds, shares, batches) if (pair[0] % N_TYPES, pair[1]) not in apart}
     _drop_broken_waits(block, sample, waits, in_graph)
     starts_at, ends_at = _moving_times(sample, start_s, events, batches)
-    apart = _types_apart(block.nodes, sample, order)
     for stage_order in order:
         _add_tied_waits(block.nodes, sample, waits, stage_order, starts_at, ends_at)
-        _add_serial_waits(block, sample, waits, stage_order, held - apart, shares, starts_at, ends_at)
+        _add_serial_waits(block, sample, waits, stage_order, _Kinds(kinds, held, shares), starts_at, ends_at)
     for batch in batches:
         # Launched in one call: what keeps one of them from being launched keeps all.
         together = set().union(*(waits[node] for node in batch)).difference(batch)
@@ -188,18 +196,27 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
 _Shares = dict[tuple[int, int], float]
 
 
-def _measure_shares(ops: Sequence[int], sample: SampledLanes, order: list[list[int]]) -> _Shares:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Kinds:
+    """The kind of each node, the pairs of kinds (earlier, later) of which the later one waits, and how often each node did."""
+
+    of: Sequence[int]
+    held: set[tuple[int, int]]
+    shares: _Shares
+
+
+def _measure_shares(kinds: Sequence[int], sample: SampledLanes, order: list[list[int]]) -> _Shares:
     """Measure how often each operation waited for the last one of each type before it on its worker."""
     pairs: list[tuple[int, int]] = []
     for stage_order in order:
         last: dict[int, int] = {}
         for node in stage_order:
             pairs += [(source, node) for source in last.values()]
-            last[ops[node]] = node
+            last[kinds[node]] = node
     return dict(zip(pairs, sample.held_shares(pairs), strict=True))
 
 
-def _held_classes(ops: Sequence[int], shares: _Shares, batches: list[tuple[int, ...]]) -> set[tuple[int, int]]:
+def _held_classes(kinds: Sequence[int], shares: _Shares, batches: list[tuple[int, ...]]) -> set[tuple[int, int]]:
     """Find the pairs of types (earlier, later) where the later operation always waits for the last one of the earlier type.
 
     Operations of one batch are launched together: that they do not wait for each other says nothing of those that are not.
@@ -208,7 +225,7 @@ def _held_classes(ops: Sequence[int], shares: _Shares, batches: list[tuple[int, 
     found: dict[tuple[int, int], list[float]] = {}
     for (source, node), share in shares.items():
         if node not in batch_of or batch_of.get(source) != batch_of[node]:
-            found.setdefault((ops[source], ops[node]), []).append(share)
+            found.setdefault((kinds[source], kinds[node]), []).append(share)
     return {pair for pair, of_types in found.items() if np.mean(of_types) >= HELD_SHARE}
 
 
@@ -285,7 +302,7 @@ def _add_tied_waits(
     at = np.asarray(order, dtype=np.int64)
     start_s, end_s = sample.start_s[at], sample.end_s[at]
     moved_s, ended_s = (np.array([times[node] for node in order]) for times in (starts_at, ends_at))
-    receives = np.isin(nodes.op[at], (Op.FORWARD_RECV, Op.BACKWARD_RECV))
+    receives = np.isin(nodes.op[at], _RECEIVES)
     explained, pairs = np.isnan(start_s), []
     for ahead in range(1, min(MAX_RECENT, len(order) - 1) + 1):
         gap_s = start_s[ahead:] - end_s[:-ahead]
@@ -304,8 +321,7 @@ def _add_serial_waits(
     sample: SampledLanes,
     waits: list[set[int]],
     order: list[int],
-    held: set[tuple[int, int]],
-    shares: _Shares,
+    kinds: _Kinds,
     starts_at: dict[int, float],
     ends_at: dict[int, float],
 ) -> None:
@@ -328,10 +344,10 @@ def _add_serial_waits(
             candidates = {
                 source
                 for of_source, source in last.items()
-                if (of_source, op) in held
+                if (of_source, kinds.of[node]) in kinds.held
                 and source not in skipped
                 and ends_at[source] < starts_at[node]
-                and shares[source, node] >= HELD_SHARE
+                and kinds.shares[source, node] >= HELD_SHARE
             }
             # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
             part = EXPLAINED_SHARE if op in _PIPELINED else PARTLY_EXPLAINED_SHARE
@@ -352,7 +368,7 @@ def _add_serial_waits(
                 found.discard(source)
         waits[node] = {source for source in waits[node] if source not in known} | found
         known[node] = found
-        last[op] = node
+        last[kinds.of[node]] = node
 
 
 def _list_prompt(sample: SampledLanes, waits: Sequence[set[int]], order: Sequence[int]) -> set[int]:

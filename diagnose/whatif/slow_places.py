@@ -43,6 +43,9 @@ MIN_EXPECTED = 5.0
 #: A link is cleared where its transfers, alone in their batches, lose less than this part of what those of a link beside it do; and
 #: a direction of a link beside the other one.
 CLEARED_SHARE, CLEARED_WAY_SHARE = 0.2, 0.1
+#: A slow link is slow for all that it moves. Where what its quickest message of a step took explains less than this part of what
+#: the late ones lost, and these are the same ones in this part of the slow steps, of so many at least, they wait for others.
+THROUGH_SHARE, SAME_SHARE, MIN_SLOW_STEPS = 0.5, 0.8, 3
 #: Slow transfers at more than this part of the workers have no place: what all share makes them slow, a busy host as well as noise.
 MOST_CARDS_SHARE = 0.5
 #: Slow steps are one or a few stretches if there are at most this part of the stretches that chance would make.
@@ -107,8 +110,11 @@ def find_slow_places(
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
     if not by_step.any():
         return nowhere
+    waiting = _find_waiting(observed, excesses, n_stages)
     held = np.cumsum(np.sort(by_step)[::-1]) / by_step.sum()
     nowhere = dataclasses.replace(nowhere, steps_share=float(np.mean(held < NEARLY_ALL_SHARE)))
+    if waiting.any():
+        lost = dataclasses.replace(lost, ways=np.where(waiting[..., None], 0.0, lost.ways))
     ways, groups = _stand_out(lost, slice(None))
     by_place, in_time = _repeat_places(lost, by_step), _repeat_steps(observed, lost)
     victims = _find_victims(observed, excesses, ways, n_stages)
@@ -143,6 +149,7 @@ def find_slow_places(
             found, ways=ways, groups=groups, mended_ways=ways.astype(float), mended_groups=groups.astype(float)
         )
     mended_ways = np.where(ways | victims, _above_noise(lost.ways.sum(axis=-1), lost.exists, ways | victims), 0.0)
+    mended_ways = np.maximum(mended_ways, waiting)
     mended_groups = groups * _above_noise(lost.groups.sum(axis=-1), lost.has_group, groups)
     ways &= ~victims
     cards = _find_cards(ways, groups, lost)
@@ -335,6 +342,33 @@ def _is_stretch(slow: Bools) -> bool:
     n_stretches = int(slow[0]) + int(np.count_nonzero(slow[1:] & ~slow[:-1]))
     by_chance = float(slow.sum()) * float(1.0 - slow.mean()) + float(slow.mean())
     return 1 < slow.sum() < len(slow) and n_stretches <= max(1.0, STRETCHES_SHARE * by_chance)
+
+
+def _find_waiting(observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]], n_stages: int) -> Bools:
+    """Mark the links whose late messages wait for other workers, by the schedule: shape (n_stages, n_dp).
+
+    Where transfers were derived a message is late that could not be sent, or fetched, before: always the same ones, while others of
+    the link are through at once. Recorded ones say themselves since when both of their ends were there.
+    """
+    all_s, own_s, same_s, n_slow = np.zeros((4, n_stages, observed[0].block.n_dp))
+    for o, excess in zip(observed, excesses, strict=True):
+        by_way: dict[tuple[int, int], list[tuple[Seconds, Seconds, Seconds]]] = {}
+        for pair in o.pairs if o.are_derived else ():
+            beyond = pair_excess(excess, pair)
+            through = o.through(pair)
+            beyond = np.zeros(through.shape) if beyond is None else beyond
+            usual = np.minimum(o.own[pair[0]], o.own[pair[1]]) - beyond
+            by_way.setdefault(way_of(o.block.nodes, pair), []).append((through, beyond, usual))
+        for (link, _), messages in by_way.items():
+            through, beyond, usual = (np.stack(seconds) for seconds in zip(*messages, strict=True))
+            in_step = beyond.sum(axis=0)  # (n_steps, n_dp)
+            often = ((beyond > 0) * in_step).sum(axis=1) >= SAME_SHARE * in_step.sum(axis=0)  # (n_messages, n_dp)
+            all_s[link] += in_step.sum(axis=0)
+            own_s[link] += np.clip(through.min(axis=0) - usual, 0.0, beyond).sum(axis=(0, 1))
+            same_s[link] += (beyond.sum(axis=1) * often).sum(axis=0)
+            n_slow[link] += np.count_nonzero(in_step, axis=0)
+    waiting = (own_s < THROUGH_SHARE * all_s) & (same_s >= SAME_SHARE * all_s) & (n_slow >= MIN_SLOW_STEPS)
+    return np.asarray(waiting)
 
 
 def _find_victims(

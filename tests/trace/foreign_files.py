@@ -4,6 +4,7 @@ import base64
 import gzip
 import io
 import json
+import marshal
 import pickle
 import sqlite3
 import struct
@@ -15,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
 
 #: A picture of one pixel.
 _PNG = base64.b64decode(
@@ -131,6 +136,47 @@ def _chrome(*names: str, category: str = "x", **around: Any) -> bytes:
     return _as_json({**around, "traceEvents": events})
 
 
+def _operations() -> pa.Table:
+    """Eight steps of one worker with the columns of a trace."""
+    rows = [
+        {
+            "step": step,
+            "dp_rank": 0,
+            "stage": 0,
+            "optype": f"{way}-compute",
+            "start_ts": start,
+            "duration": 0.25,
+            "mb_id": 0,
+        }
+        for step in range(1, 9)
+        for way, start in (("forward", step + 0.0), ("backward", step + 0.25))
+    ]
+    return pa.Table.from_pylist(rows)
+
+
+def _as_csv() -> bytes:
+    file = io.BytesIO()
+    pyarrow.csv.write_csv(_operations(), file)
+    return file.getvalue()
+
+
+def _as_arrow() -> bytes:
+    file = io.BytesIO()
+    pyarrow.feather.write_feather(_operations(), file)
+    return file.getvalue()
+
+
+def _as_packed_parquet() -> bytes:
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(_operations(), file)
+    return gzip.compress(file.getvalue())
+
+
+def _calls() -> bytes:
+    """What cProfile writes of two calls."""
+    return marshal.dumps({("a.py", 1, "f"): (1, 1, 0.5, 0.5, {}), ("a.py", 2, "g"): (1, 1, 0.5, 0.5, {})})
+
+
 _ASCEND = [
     {"ph": "M", "name": "process_name", "pid": 4, "tid": 0, "args": {"name": "Ascend Hardware"}},
     {
@@ -189,9 +235,35 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
         (
             "report1.sqlite",
             lambda: _database("StringIds", "TARGET_INFO_SYSTEM_ENV", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS"),
-        )
+        ),
+        ("empty.sqlite", lambda: _database("StringIds", "TARGET_INFO_GPU", "META_DATA_EXPORT")),
     ],
     "Nsight Systems report": [("report1.nsys-rep", b"\x13\x37 nobody publishes what stands here \xff\xfe" * 9)],
+    "table of Nsight Systems": [
+        (
+            "stats.csv",
+            b"Time (%),Total Time (ns),Instances,Avg (ns),Med (ns),Min (ns),Max (ns),StdDev (ns),Name\n55.1,1,1,1,1,1,1,1,k\n",
+        ),
+        ("trace.csv", b"Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Name\n1,2,3,1,1,1,1,1,1,gemm\n"),
+    ],
+    "table of Nsight Compute": [
+        (
+            "ncu.csv",
+            b'==PROF== Connected\n"ID","Process ID","Process Name","Host Name","Kernel Name"\n"0","1","python","h","gemm"\n',
+        )
+    ],
+    "table of torch.profiler": [
+        (
+            "table.txt",
+            b"-----  -----\n          Name    Self CPU %      Self CPU   CPU total %\n-----  -----\naten::mm 10% 1.2ms 11%\n",
+        )
+    ],
+    "table of DeepSpeed's flops profiler": [
+        (
+            "flops.txt",
+            b"\n-------------------------- DeepSpeed Flops Profiler --------------------------\nparams per gpu: 336.23 M\n",
+        )
+    ],
     "Nsight Compute report": [("kernels.ncu-rep", b"NVR\0\x01\x02\x03" * 9)],
     "ROCm profile": [("trace.rpd", lambda: _database("rocpd_string", "rocpd_op", "rocpd_api"))],
     "ROCm profiler table": [
@@ -226,6 +298,19 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
     "stacks folded": [
         ("stacks.txt", b"main (a.py:1);train (a.py:2);step (a.py:3) 17\nmain (a.py:1);load (b.py:2) 3\n")
     ],
+    "profile of Python": [
+        ("run.prof", _calls),
+        ("memray-train.bin", b"memray\0\x0b" + b"\0" * 40),
+        ("scalene.json", b'{"alloc_samples": 1, "elapsed_time_sec": 12.0, "files": {}}'),
+    ],
+    "samples of Linux perf": [
+        (
+            "perf.txt",
+            b"python 1234 [003] 123456.789012:     250000 cpu-clock:pppH: \n\t    7f12 PyEval+0x1 (/usr/bin/python3)\n\n",
+        ),
+        ("cycles.txt", b"# captured on: today\n:-1 1234/1240 5.789012: cycles: \n\tffffffff81 do_idle ([kernel])\n\n"),
+    ],
+    "log of system calls": [("strace.out", b'1234  12:00:00.000001 read(3, "abc", 1024) = 3 <0.000012>\n')],
     "perf.data": [("perf.data", b"PERFILE2" + b"\0" * 96)],
     "browser trace": [
         (
@@ -235,6 +320,12 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
     ],
     "Bazel profile": [("command.profile.gz", lambda: gzip.compress(_chrome("bazel", otherData={"build_id": "1"})))],
     "Chrome trace of a program": [("trace.json", lambda: _chrome("my server"))],
+    "CSV table with the columns of a trace": [("trace.csv", _as_csv)],
+    "JSON Lines with the columns of a trace": [
+        ("trace.jsonl", lambda: _as_json(_operations().to_pylist(), lines=True))
+    ],
+    "Arrow table with the columns of a trace": [("trace.feather", _as_arrow)],
+    "Parquet file that gzip packed": [("trace.parquet.gz", _as_packed_parquet)],
     "report of diagnose": [("diagnosis.json", b'{"schema": "diagnose/1", "job": {}}\n')],
     "store of diagnose triage": [("triage.db", lambda: _database("jobs", "causes", "diagnoses"))],
     "TensorBoard events": [("events.out.tfevents.1700000000.node1.12.0", _tensorboard)],
@@ -245,11 +336,22 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
     ],
     "metrics.csv of Lightning": [("metrics.csv", b"epoch,step,train_loss\n0,49,1.5\n")],
     "result of Hugging Face's Trainer": [("train_results.json", b'{"epoch": 1.0, "train_runtime": 12.5}')],
+    "store of MLflow": [("mlflow.db", lambda: _database("experiments", "runs", "metrics", "params"))],
     "DCGM metrics": [
         ("dcgm.prom", _DCGM.encode()),
         ("dcgm.txt", b"#Entity   SMCLK   TMPTR\nID\nGPU 0     1980    41\n"),
     ],
     "table of nvidia-smi": [("gpus.csv", _NVIDIA_SMI.encode())],
+    "table of nvidia-smi dmon": [
+        (
+            "dmon.txt",
+            b"# gpu   pwr gtemp mtemp    sm   mem\n# Idx     W     C     C     %     %\n    0   300    60    70    99    40\n",
+        )
+    ],
+    "report of ibdiagnet": [
+        ("ib.log", b"-I- Using port 1 as the local port.\n-I- Discovering ... 12 nodes discovered.\n")
+    ],
+    "capture of network packets": [("a.pcap", b"\xd4\xc3\xb2\xa1\x02\0\x04\0" + b"\0" * 40)],
     "page of nvidia-smi": [("smi.txt", b"+-----+\n| NVIDIA-SMI 535.104.05   Driver Version: 535.104.05 |\n")],
     "Prometheus metrics": [
         ("node.prom", b"# HELP node_load1 1m load average.\n# TYPE node_load1 gauge\nnode_load1 3.1\n"),
@@ -265,7 +367,13 @@ FOREIGN: dict[str, list[tuple[str, bytes | Callable[[], bytes]]]] = {
     "Slurm log": [
         ("slurm-12.out", b"slurmstepd: error: *** STEP 12.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 ***\n")
     ],
-    "log of torchrun": [("err.log", b'Traceback (most recent call last):\n  File "a.py", line 1\nRuntimeError: x\n')],
+    "log of torchrun": [
+        ("error.json", b'{"message": {"message": "RuntimeError: x", "extraInfo": {}}}'),
+        ("err.log", b'Traceback (most recent call last):\n  File "a.py", line 1\nRuntimeError: x\n'),
+    ],
+    "workbook or document": [
+        ("a.xlsx", lambda: _archive(**{"[Content_Types].xml": b"<Types/>", "xl/workbook.xml": b"<workbook/>"}))
+    ],
     "PyTorch checkpoint": [
         ("model.pt", lambda: _archive(**{"model/data.pkl": b"\x80\x02}.", "model/version": b"3\n"}))
     ],

@@ -4,6 +4,8 @@ import gzip
 import io
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,6 +114,16 @@ def test_what_lies_beside_traces_is_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["trace.csv", "trace.jsonl", "trace.feather"])
+def test_how_to_write_a_table_as_parquet(name: str, tmp_path: Path) -> None:
+    """The command that is shown makes a trace of the rows."""
+    content = next(content for called, n, content in FILES if n == name and called.endswith("of a trace"))
+    said = refusal(write(tmp_path, name, content))
+    command = said[said.index("python -c") :].replace("FILE", name).replace("python", sys.executable, 1)
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert load_trace(tmp_path / "trace.parquet").n_ops == 16
+
+
 def test_what_a_producer_reads_stays_read(tmp_path: Path) -> None:
     """Files of a known producer are read whatever lies beside them."""
     folder = write_event_timer(tmp_path / "job", Pipeline(2, 4, 4).run())
@@ -132,7 +144,7 @@ def test_a_pickle_is_never_opened(tmp_path: Path) -> None:
 
 def test_a_refusal_ends_with_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The command line says it in a line, and goes on with the next job."""
-    ((name, content),) = FOREIGN["Nsight Systems export"]
+    (name, content), _ = FOREIGN["Nsight Systems export"]
     write(tmp_path, name, content() if callable(content) else content)
     assert main([str(tmp_path / name)]) == 3
     (line,) = capsys.readouterr().err.splitlines()

@@ -1,8 +1,10 @@
 """Jobs in a zip: what is unpacked, and what is refused before a byte of it is written."""
 
+import io
 import json
 import os
 import stat
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 
 from diagnose.errors import TraceError
 from diagnose.trace import zips
-from diagnose.trace.zips import MANIFEST, extract, is_zip, open_zip
+from diagnose.trace.load import load_trace
+from diagnose.trace.zips import MANIFEST, extract, is_tar, is_zip, open_zip
+from tests.trace.producers.pipelines import Pipeline, write_event_timer
 
 
 def pack(path: Path, files: dict[str, bytes], **about: str) -> Path:
@@ -20,6 +24,16 @@ def pack(path: Path, files: dict[str, bytes], **about: str) -> Path:
             archive.writestr(name, content)
         if about:
             archive.writestr(MANIFEST, json.dumps(about))
+    return path
+
+
+def pack_tar(path: Path, files: dict[str, bytes], mode: str = "w:gz", kind: bytes = tarfile.REGTYPE) -> Path:
+    """Write a tar of files, or of what else is named."""
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, content in files.items():
+            about = tarfile.TarInfo(name)
+            about.size, about.type, about.linkname = len(content), kind, "/etc/passwd"
+            archive.addfile(about, io.BytesIO(content))
     return path
 
 
@@ -147,3 +161,73 @@ def test_every_byte_may_be_damaged(tmp_path: Path) -> None:
                 refused.append(str(error))
     assert len(refused) > 20
     assert all(said.startswith("damaged.zip") for said in refused)
+
+
+@pytest.mark.parametrize(("ending", "mode"), [("tar", "w"), ("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz")])
+def test_a_tar_is_read_as_a_zip_is(tmp_path: Path, ending: str, mode: str) -> None:
+    """However it is packed, its one folder is the job; what lies at the top is called as the tar is."""
+    path = pack_tar(tmp_path / f"job-7.{ending}", {"./run/a.log": b"x", "./run/b.log": b"y"}, mode)
+    with open_zip(path, name="x") as found:
+        assert found is not None and not is_zip(path)
+        assert (found.path.name, list_all(found.path)) == ("run", ["a.log", "b.log"])
+        assert found.location == str(tmp_path / "job-7")
+
+
+def test_runs_in_one_tar_are_no_one_job(tmp_path: Path) -> None:
+    """Logs in a tar look like one log, each run like a restart of the one before it; unpacked they are refused, or one is read."""
+    folder = write_event_timer(tmp_path / "runs" / "a", Pipeline(2, 4, 5).run())
+    write_event_timer(tmp_path / "runs" / "b", Pipeline(2, 4, 5).run())
+    for name, added in {"two": "runs", "one": "runs/a"}.items():
+        with tarfile.open(tmp_path / f"{name}.tar", "w") as archive:
+            archive.add(tmp_path / added, "job")
+        with pytest.raises(TraceError, match="is no trace but an archive"):
+            load_trace(tmp_path / f"{name}.tar")
+    with open_zip(tmp_path / "two.tar", name="x") as found:
+        assert found is not None
+        with pytest.raises(TraceError, match="expected the logs of one job"):
+            load_trace(found.path)
+    with open_zip(tmp_path / "one.tar", name="x") as found:
+        assert found is not None
+        assert load_trace(found.path).n_ops == load_trace(folder).n_ops
+
+
+def test_what_a_tar_may_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that lead out, links and more than a job has are refused, and nothing is written."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for files, kind, match in (
+        ({"ok": b"x", "../x": b"y"}, tarfile.REGTYPE, "leads out of the tar"),
+        ({"ok": b"", "x": b""}, tarfile.SYMTYPE, "is a link or a device"),
+        ({"x": b""}, tarfile.FIFOTYPE, "is a link or a device"),
+    ):
+        path = pack_tar(tmp_path / "a.tgz", files, kind=kind)
+        with pytest.raises(TraceError, match=match):
+            extract(path, folder, name="a.tgz")
+        assert list_all(folder) == [] and not (tmp_path / "x").exists()
+    monkeypatch.setattr(zips, "SMALL_BYTES", 1 << 20)
+    with pytest.raises(TraceError, match="unpacks to 2 MiB from 0 MiB"):
+        extract(pack_tar(tmp_path / "b.tgz", {f"{n}.log": bytes(1 << 20) for n in range(9)}), folder, name="b.tgz")
+
+
+def test_every_part_of_a_tar_may_be_damaged(tmp_path: Path) -> None:
+    """Whatever is cut off or flipped, a packed tar is read, refused with a reason, or no tar."""
+    for ending, mode in (("tgz", "w:gz"), ("tar.bz2", "w:bz2"), ("tar.xz", "w:xz"), ("tar", "w")):
+        content = pack_tar(tmp_path / f"a.{ending}", {"job/a.log": os.urandom(999)}, mode).read_bytes()[:3000]
+        path = tmp_path / f"damaged.{ending}"
+        for at in range(0, len(content), 41):
+            for damaged in (content[:at], content[:at] + bytes([content[at] ^ 0x5A]) + content[at + 1 :]):
+                path.write_bytes(damaged)
+                refused = ""
+                try:
+                    with open_zip(path, name="damaged"):
+                        pass
+                except TraceError as error:
+                    refused = str(error)
+                assert not refused or refused.startswith("damaged: ")
+
+
+def test_files_that_are_no_tars(tmp_path: Path) -> None:
+    """Folders, packed text, and files that break off are left to others."""
+    (tmp_path / "a.xz").write_bytes(b"\xfd7zXZ\0 and no more")
+    (tmp_path / "zeros.tar").write_bytes(bytes(4096))
+    assert not any(map(is_tar, (tmp_path, tmp_path / "none", tmp_path / "a.xz", tmp_path / "zeros.tar")))

@@ -73,6 +73,17 @@ def test_faults_are_named_and_priced(spec: JobSpec, fault: Fault) -> None:
     assert m.diagnosis.causes[0].recoverable == pytest.approx(job.truth.faults[0].recoverable, abs=0.03)
 
 
+@pytest.mark.parametrize("spec", [V, DUAL], ids=lambda spec: spec.schedule)
+@pytest.mark.parametrize("slowdown", [3.0, 6.0])
+def test_what_waits_for_a_very_slow_worker_is_given_back(spec: JobSpec, slowdown: float) -> None:
+    """Messages to each neighbour queue up behind those that a slow worker has not fetched: that is no launch delay."""
+    fault = WorkerFault(kind="forwards", places=((0, 5),), slowdown=slowdown, backward_slowdown=1.0)
+    job = generate(dataclasses.replace(spec, pp=8, dp=2, microbatches=16, steps=8), [fault])
+    (cause,) = measure(job.trace).diagnosis.causes
+    assert cause.cause == "worker-fault"
+    assert cause.recoverable == pytest.approx(job.truth.faults[0].recoverable, abs=0.02)
+
+
 def test_lost_rows_of_two_names() -> None:
     """Whole backwards beside split ones are counted together, though rows are lost: the replay is exact all the same."""
     spec = dataclasses.replace(DUAL, lost_share=0.003, input_rows="backward-input", seed=9)

@@ -13,7 +13,7 @@ from diagnose.numerics.robust import lower_median, nan_median, nan_quantile, upp
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.slow_places import find_slow_places, restrict
+from diagnose.whatif.slow_places import find_slow_places, restrict, way_of
 
 #: A transfer is slow beyond this many times the upper end of its type on an ordinary link, and by seconds enough.
 SLOW_TRANSFER_RATIO = 3.0
@@ -165,8 +165,26 @@ def _list_transfers(o: Observed) -> dict[int, dict[int, list[int]]]:
 
 
 def _sample(o: Observed, by_stage: Mapping[int, Sequence[int]]) -> dict[int, Seconds]:
-    """Take the own times of transfers of some steps: shape (n_nodes, n_steps, n_dp) for each stage."""
-    return {stage: np.stack([o.own[n][:: stride_of(o.own[n])] for n in at]) for stage, at in by_stage.items()}
+    """Take the times of transfers of some steps, own ones where recorded: shape (n_nodes, n_steps, n_dp) for each stage."""
+    least = _least_through(o) if o.are_derived else {}
+    times = {n: least.get(n, o.own[n]) for at in by_stage.values() for n in at}
+    return {stage: np.stack([times[n][:: stride_of(times[n])] for n in at]) for stage, at in by_stage.items()}
+
+
+def _least_through(o: Observed) -> dict[int, Seconds]:
+    """Say how long the quickest transfer of the same way and step was under way, seconds of shape (n_steps, n_dp) by node.
+
+    A derived transfer that was there before its worker asked for it takes no time, and one that waits for something else of its
+    worker takes that long: the quickest of all takes what a transfer takes.
+    """
+    by_way: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for pair in o.pairs:
+        by_way.setdefault(way_of(o.block.nodes, pair), []).append(pair)
+    found: dict[int, Seconds] = {}
+    for pairs in by_way.values():
+        least_s = np.min(np.stack([o.through(pair) for pair in pairs]), axis=0)
+        found.update((node, least_s) for pair in pairs for node in pair)
+    return found
 
 
 def _ask_others(own: "_Ordinary", sampled: Mapping[int, Seconds], others: Sequence[Observed], op: Op) -> "_Ordinary":

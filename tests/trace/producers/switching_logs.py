@@ -158,6 +158,29 @@ class Scheduler:
         return [("B", i, stage + 1)] if op == "B" and stage < self.n_stages - 1 else []
 
 
+def draw_scheduler(seed: int) -> Scheduler:
+    """Draw a job of any mode and shape, of three to eight stages, with up to two links that get slow."""
+    rng = np.random.default_rng(seed)
+    n_stages = int(rng.integers(3, 9))
+    n_microbatches = int(n_stages * rng.choice([1, 1.5, 2, 3])) + int(rng.integers(0, 3))
+    forward_s = float(rng.uniform(0.015, 0.05))
+    n_slow = int(rng.choice([0, 1, 1, 2])) if n_stages > 3 else int(rng.choice([0, 1, 1]))
+    links = sorted(rng.choice(n_stages - 1, n_slow, replace=False).tolist())
+    since, delay_s = int(rng.integers(4, 11)), forward_s * float(np.exp(rng.uniform(np.log(0.3), np.log(4))))
+    return Scheduler(
+        MODES[seed % len(MODES)],
+        n_stages=n_stages,
+        n_microbatches=n_microbatches,
+        delays_s={since: {link: delay_s * float(rng.uniform(0.6, 1.0)) for link in links}} if links else {},
+        forward_s=forward_s,
+        backward_s=forward_s * float(rng.uniform(1.0, 1.5)),
+        weight_s=forward_s * float(rng.uniform(0.5, 1.0)),
+        message_s=forward_s * float(rng.uniform(0.02, 0.1)),
+        jitter=float(rng.uniform(0.005, 0.03)),
+        seed=seed,
+    )
+
+
 def write_logs(folder: Path, job: Scheduler, *, with_log: bool = True) -> Path:
     """Write one log a rank and mode, and the training log beside them."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.load import load_trace
 from diagnose.trace.producers.switching import Iterations, order_iterations
-from tests.trace.producers.switching_logs import MODES, Scheduler, write_logs
+from tests.trace.producers.switching_logs import MODES, Scheduler, draw_scheduler, write_logs
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "shared" / "formats" / "pipemorph-zb"
 
@@ -39,6 +39,34 @@ def test_slow_links_are_named(mode: str, slow: tuple[int, ...], since: int, tmp_
     assert links == {(link, link + 1) for link in slow}
     # A schedule is made anew an iteration after the link got slow.
     assert pattern == "onset" and onset in {since, since + mode.endswith("ReSchedule")}
+
+
+@pytest.mark.parametrize(
+    ("mode", "n_stages", "n_microbatches", "slow"),
+    [("ZB", 5, 6, 2), ("ZB", 3, 10, 1), ("ZB", 6, 9, 1), ("1F1B", 8, 24, 1), ("1F1B", 6, 10, 2)],
+)
+def test_a_link_is_named_and_no_card(mode: str, n_stages: int, n_microbatches: int, slow: int, tmp_path: Path) -> None:
+    """A worker that is held up by what it sends asks late for what it receives: the link before the slow one is not slow."""
+    job = Scheduler(mode, n_stages=n_stages, n_microbatches=n_microbatches, delays_s={8: {slow: 0.05}})
+    assert named(write_logs(tmp_path, job))[0] == {(slow, slow + 1)}
+
+
+def test_messages_that_are_waited_for_are_no_slow_ones(tmp_path: Path) -> None:
+    """Most messages are there before they are asked for; where others are waited for a link is as quick as its equals."""
+    job = Scheduler("ZB", n_stages=8, n_microbatches=24, message_s=0.003, forward_s=0.048, delays_s={7: {6: 0.02}})
+    assert named(write_logs(tmp_path, job))[0] == {(6, 7)}
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_no_link_is_named_that_is_not_slow(part: int, tmp_path: Path) -> None:
+    """Three jobs of any shape: links that are slow, or the worker that two of them share, and that most are found."""
+    for seed in range(3 * part, 3 * part + 3):
+        job = draw_scheduler(seed)
+        slow = {link for links in job.delays_s.values() for link in links}
+        causes = diagnose_job(Request(write_logs(tmp_path / str(seed), job))).causes
+        for where in (cause.where for cause in causes if cause.cause == "network-fault"):
+            assert {min(end.pp for end in link.ends) for link in where.links} <= slow
+            assert all({worker.pp - 1, worker.pp} <= slow for worker in where.workers)
 
 
 @pytest.mark.parametrize("mode", ["1F1B", "ZB-CPU", "ZB-CPU-ReSchedule"])
@@ -94,8 +122,10 @@ def test_the_example_over_the_cpu() -> None:
 
 @pytest.mark.skipif(not EXAMPLES.exists(), reason="no examples of other formats here")
 def test_the_example_within_the_stream() -> None:
-    """Where messages hold up their worker the link of stages 0 and 1 is named first, from iteration 9 on, and no worker."""
+    """Where messages hold up their worker the link of stages 0 and 1 alone is named, from iteration 9 on, and no worker."""
     found = diagnose_job(Request(EXAMPLES / "ZB-0_1-0.06")).causes[0]
     assert found.cause == "network-fault" and found.where.workers == ()
-    assert {end.pp for end in found.where.links[0].ends} == {0, 1}
+    assert [{end.pp for end in link.ends} for link in found.where.links] == [{0, 1}]
+    # The iterations with it take 1.8 times as long as those before.
+    assert found.recoverable > 0.1
     assert found.when.onset_step == 9
