@@ -163,7 +163,7 @@ class Recorder:
         autograd = Autograd(self._log)
         for hook, more in (
             (hook_host, ()),
-            (hook_communication, (stage_ranks,)),
+            (hook_communication, (self._state, stage_ranks)),
             (hook_data_parallel, (autograd,)),
             (hook_pipelining, (self._state, autograd.reductions)),
             (hook_steps, (self._steps,)),
