@@ -11,21 +11,32 @@ from typing import Any
 from diagnose.model.optype import Op
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Collective, Log, Transfer
+from diagnose.record.parallel_state import ParallelState
 
-#: Functions of a process group, and whether they collect parameters.
-COLLECTIVES = {
+#: Functions of a process group, and whether they collect parameters; None for those that do neither that nor reduce gradients.
+#: Some have new names since torch 2.13.
+COLLECTIVES: dict[str, bool | None] = {
     "allreduce": False,
     "allreduce_coalesced": False,
     "reduce_scatter": False,
     "_reduce_scatter_base": False,
     "reduce_scatter_tensor_coalesced": False,
+    "reduce_scatter_single": False,
+    "reduce_scatter_single_coalesced": False,
     "allgather": True,
     "_allgather_base": True,
     "allgather_into_tensor_coalesced": True,
+    "all_gather_single": True,
+    "all_gather_single_coalesced": True,
+    "all_to_all_single": None,
+    "alltoall": None,
+    "alltoall_base": None,
+    "barrier": None,
+    "broadcast": None,
 }
 
 
-def hook_communication(hooks: Hooks, log: Log, stage_ranks: Sequence[int]) -> None:
+def hook_communication(hooks: Hooks, log: Log, state: ParallelState, stage_ranks: Sequence[int]) -> None:
     """Note what process groups do.
 
     For schedules of the job's own `stage_ranks` has the global rank of each stage of this pipeline; else it is empty.
@@ -35,7 +46,7 @@ def hook_communication(hooks: Hooks, log: Log, stage_ranks: Sequence[int]) -> No
     if not dist.is_available():
         return
     for name, gathers in COLLECTIVES.items():
-        _hook_collective(hooks, log, dist.ProcessGroup, name, gathers=gathers)
+        _hook_collective(hooks, log, state, dist.ProcessGroup, name, gathers=gathers)
     _hook_waits(hooks, log, dist.Work)
     if len(stage_ranks) > 1:
         own = _OwnTransfers(log, list(stage_ranks), dist)
@@ -45,25 +56,34 @@ def hook_communication(hooks: Hooks, log: Log, stage_ranks: Sequence[int]) -> No
         hooks.around(dist, "batch_isend_irecv", log.inside, own.before_batch, own.after_batch)
 
 
-def _hook_collective(hooks: Hooks, log: Log, owner: Any, name: str, *, gathers: bool) -> None:
+def _hook_collective(
+    hooks: Hooks, log: Log, state: ParallelState, owner: Any, name: str, *, gathers: bool | None
+) -> None:
     """Note one kind of collective."""
 
     def before(_group: Any, *args: Any, **_kwargs: Any) -> Collective | None:
         if log.step is None:
             return None
-        if log.current is not None or log.in_transfer:
-            log.step.n_left_out += 1  # within a compute it is part of it
+        is_within = log.current is not None
+        if log.in_transfer or (
+            is_within and (log.driver or log.waits_in is log.current or state.tp_size * state.cp_size > 1)
+        ):
+            log.step.n_left_out += 1  # part of what is noted already, or of a compute of several members
             return None
-        if log.is_outside() or log.evaluation is not None:
+        if not is_within and (log.is_outside() or log.evaluation is not None):
             return None  # of a checkpoint that is saved beside the training, of an evaluation, or the like
-        tensors = args[1] if name in ("_allgather_base", "_reduce_scatter_base") and len(args) > 1 else args[0]
-        return Collective(gathers, _n_elements(tensors), log.n_computes, log.clock.now())
+        tensors = args[1] if name.endswith(("_base", "_single")) and len(args) > 1 else args[0]
+        n_elements = 0 if gathers is None else _n_elements(tensors)
+        return Collective(gathers, n_elements, log.n_computes, log.clock.now(), is_within=is_within)
 
     def after(noted: Collective | None, work: Any) -> None:
         if noted is None or log.step is None:
             return
         noted.end = log.clock.now()
-        log.step.collectives.append(noted)
+        if not noted.is_within:
+            log.step.collectives.append(noted)
+        elif work is None and log.current is not None:
+            log.current.waits.append((noted.start, noted.end))  # else it holds the worker only where it is waited for
         log.watch(work, noted)
 
     hooks.around(owner, name, log.inside, before, after)
@@ -84,7 +104,10 @@ def _hook_waits(hooks: Hooks, log: Log, owner: Any) -> None:
         if found is None or found[0]() is not work:
             return None
         noted = found[1]
-        if isinstance(noted, Transfer) and noted.wait_start is None:
+        if isinstance(noted, Collective):
+            if noted.is_within:
+                noted.start, noted.n_computes = log.clock.now(), log.n_computes
+        elif noted.wait_start is None:
             noted.wait_start, noted.waited_at = log.clock.now(), log.n_computes
         return noted
 
@@ -93,6 +116,10 @@ def _hook_waits(hooks: Hooks, log: Log, owner: Any) -> None:
             noted.wait_end = log.clock.now()
         elif noted is not None:
             noted.end = log.clock.now()
+            if noted.is_within and log.current is not None:
+                log.current.waits.append((noted.start, noted.end))
+            elif noted.is_within and log.step is not None:
+                log.step.collectives.append(noted)
 
     hooks.around(owner, "wait", log.inside, before, after)
 

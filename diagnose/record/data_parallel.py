@@ -44,6 +44,12 @@ class Reductions:
             backward.end = self.computed
         self.expected, self.computed = False, None
 
+    def close_within(self) -> None:
+        """Note what a backward within another waited for at its end: of checkpoints, one of them has the last bucket."""
+        if self.computed is not None and self.log.current is not None:
+            self.log.current.waits.append((self.computed, self.log.clock.now()))
+        self.computed = None
+
 
 def hook_data_parallel(hooks: Hooks, log: Log, autograd: "Autograd") -> None:
     """Note backward passes, DDP, FSDP and clipping."""
@@ -56,6 +62,14 @@ def hook_data_parallel(hooks: Hooks, log: Log, autograd: "Autograd") -> None:
         log.beside,
         autograd.before_replica,
         autograd.after_replica,
+    )
+    # Statistics of batch normalisation come from rank 0, for which the others wait in their forwards.
+    hooks.around(
+        torch.nn.parallel.DistributedDataParallel,
+        "_sync_buffers",
+        log.inside,
+        autograd.begin_wait,
+        autograd.end_wait,
     )
     _hook_sharded(hooks, log, autograd)
     clipping = Clipping(log)
@@ -72,8 +86,6 @@ class Autograd:
         self.forward: Compute | None = None
         #: FSDP was seen to wait.
         self.is_sharded = False
-        #: The compute in which a wait has begun.
-        self.waits_in: Compute | None = None
 
     def begin_forward(self) -> None:
         """Begin the forward of a microbatch, if no other says what is computed."""
@@ -110,10 +122,10 @@ class Autograd:
         """Begin a backward, and end the forward before it."""
         log = self.log
         log.backward_depth += 1
-        if log.backward_depth > 1 or log.step is None or log.driver == "evaluation":
+        if log.step is None or log.driver == "evaluation":
             return None
         backward = None
-        if not log.driver:
+        if not log.driver and log.backward_depth == 1:
             backward = self._switch()
         elif log.current is None:
             return None  # a schedule that says itself what it computes
@@ -168,6 +180,8 @@ class Autograd:
         if backward is not None:
             self.log.end(backward)
             self.reductions.close(backward)
+        elif self.log.backward_depth:
+            self.reductions.close_within()
 
     def begin_wait(self) -> Mark | None:
         """A wait of FSDP for parameters or gradients begins."""
@@ -194,16 +208,17 @@ class Autograd:
     def _begin_wait(self) -> Mark | None:
         """Begin a wait, unless it is a part of one."""
         log = self.log
-        if self.waits_in is log.current:
+        if log.waits_in is log.current:
             return None
-        self.waits_in = log.current
+        log.waits_in = log.current
         return log.clock.now()
 
     def end_wait(self, start: Mark | None, _result: Any) -> None:
         """The wait is over: it is part of the compute that it began in."""
-        if start is not None and self.waits_in is not None:
-            self.waits_in.waits.append((start, self.log.clock.now()))
-            self.waits_in = None
+        log = self.log
+        if start is not None and log.waits_in is not None:
+            log.waits_in.waits.append((start, log.clock.now()))
+            log.waits_in = None
 
 
 def _hook_sharded(hooks: Hooks, log: Log, autograd: Autograd) -> None:

@@ -63,15 +63,16 @@ class Transfer:
 
 @dataclasses.dataclass(slots=True)
 class Collective:
-    """A collective outside the computes."""
+    """A collective outside the computes, or one that was launched within a compute, from where it is waited for."""
 
-    #: It collects parameters; else it reduces.
-    gathers: bool
+    #: It collects parameters, or reduces gradients; None where it does neither.
+    gathers: bool | None
     n_elements: int
     #: How many computes had begun in the step.
     n_computes: int
     start: Mark
     end: Mark | None = None
+    is_within: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -147,6 +148,8 @@ class Log:
         self.step: StepLog | None = None
         #: The compute that runs now.
         self.current: Compute | None = None
+        #: The compute in which a wait for other ranks has begun that a hook notes.
+        self.waits_in: Compute | None = None
         #: Who says what is a compute: "" (autograd does), "pipelining", "megatron" or "own".
         self.driver = ""
         #: A transfer that is already noted runs; what it calls is not noted again.

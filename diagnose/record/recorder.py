@@ -163,7 +163,7 @@ class Recorder:
         autograd = Autograd(self._log)
         for hook, more in (
             (hook_host, ()),
-            (hook_communication, (stage_ranks,)),
+            (hook_communication, (self._state, stage_ranks)),
             (hook_data_parallel, (autograd,)),
             (hook_pipelining, (self._state, autograd.reductions)),
             (hook_steps, (self._steps,)),
@@ -353,11 +353,22 @@ class Recorder:
         self._guard(self._steps.close)
         if self._has_arrived:
             self._progress()
+        was_on = self._is_on and not self._steps.is_paused
         self._stop()
         self._metadata["finished_at"] = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         if self._writer.is_alive():
             self._writer.finish(patience_s)  # what was recorded before a failure is written, too
         self._ending.stop()
+        if (
+            was_on
+            and self._steps.has_optimizer
+            and self._state.rank == 0
+            and NAMES[Op.FORWARD] not in self._writer.kept.types
+        ):
+            LOGGER.warning(
+                "diagnose recorded no whole step, though optimizers ran: put all of a step (its forwards, backwards and optimizer) "
+                "in `with recorder.step():`, or call `recorder.follow_optimizer()` once before the first"
+            )
         if reports and self._state.rank == 0 and len(self._writer.kept):
             self._report()
 

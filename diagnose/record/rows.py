@@ -3,7 +3,9 @@
 Enters: a `StepLog` whose events have passed. Leaves: `OperationRow`s in the words of the trace format.
 """
 
+import bisect
 import dataclasses
+import itertools
 import statistics
 from collections.abc import Callable, Iterable
 
@@ -47,54 +49,85 @@ def list_operations(step: StepLog) -> list[OperationRow]:
         return step.window.relative_ns(mark)[1]
 
     computes = [compute for compute in step.computes if compute.end is not None]
-    spans, held_back_ns = _compute_spans(computes, at)
+    waits = _list_waits(step, at)
+    spans, held_back_ns = _compute_spans(computes, waits, at)
     found: list[tuple[str, int, int, int, int]] = [
         (INPUT if c.is_split else NAMES[c.op], start, end, c.microbatch, c.virtual)
         for c, (start, end) in zip(computes, spans, strict=True)
     ]
     for op, start, end in _transfer_spans(step.transfers, at):
         found.append((NAMES[op], start, end, -1, -1))
-    for op, start, end in _closing_spans(step, at):
-        if op == Op.REDUCE_SCATTER and held_back_ns:
-            continue
-        found.append((NAMES[op], start, end, -1, -1))
+    closing = _closing_spans(step, at)
     if held_back_ns:
-        # What FSDP waited for within the step, put after the last compute, where it ends with the reduction.
-        found.append((NAMES[Op.REDUCE_SCATTER], spans[-1][1], spans[-1][1] + held_back_ns, -1, -1))
+        # What was waited for before that comes after the last compute, too, as one row with the step's last reduction.
+        start, end = closing.get(Op.REDUCE_SCATTER, (spans[-1][1] + held_back_ns,) * 2)
+        closing[Op.REDUCE_SCATTER] = start - held_back_ns, end
+    found += [(NAMES[op], start, end, -1, -1) for op, (start, end) in closing.items()]
     rows = [
         OperationRow(optype, on_device, start, max(end - start, 0), microbatch, virtual)
         for optype, start, end, microbatch, virtual in sorted(found)
     ]
     evidence = sorted([*step.evidence, *_retries(computes)])
     rows += [
-        OperationRow(NAMES[op], on_device=False, start_ns=start - _shift(start, computes, at), duration_ns=end - start)
+        OperationRow(
+            NAMES[op], on_device=False, start_ns=start - _shift(start, computes, waits, at), duration_ns=end - start
+        )
         for op, start, end in evidence
     ]
     return rows
 
 
-def _shift(start_ns: int, computes: list[Compute], at: Callable[[Mark], int]) -> int:
+def _list_waits(step: StepLog, at: Callable[[Mark], int]) -> list[tuple[Mark, Mark]]:
+    """List when a worker waited for other ranks before its last compute had ended, within computes and between them, in order.
+
+    Between computes of a pipeline a collective is none of all stages, and transfers say who waits for whom.
+    """
+    waits = [wait for compute in step.computes if compute.end is not None for wait in compute.waits]
+    if not step.transfers:
+        for collective in step.collectives:
+            after = step.computes[collective.n_computes :][:1]
+            # One that is launched before a compute and waited for after it does not hold the worker.
+            if (
+                collective.n_computes
+                and after
+                and collective.end is not None
+                and at(collective.end) <= at(after[0].start)
+            ):
+                waits.append((collective.start, collective.end))
+    apart: list[tuple[Mark, Mark]] = []
+    for start, end in sorted(waits, key=lambda wait: at(wait[0])):
+        if apart and at(start) < at(apart[-1][1]):  # launched together, and waited for one after the other
+            apart[-1] = apart[-1][0], max(apart[-1][1], end, key=at)
+        else:
+            apart.append((start, end))
+    return apart
+
+
+def _shift(start_ns: int, computes: list[Compute], waits: list[tuple[Mark, Mark]], at: Callable[[Mark], int]) -> int:
     """Say by how much a pause goes forward with the computes that it stands beside; what follows the last of them stays."""
     if not computes or start_ns >= _end_ns(computes[-1]):
         return 0
-    waits = (wait for compute in computes for wait in compute.waits)
     return sum(at(end) - at(start) for start, end in waits if Clock.host_ns(end) <= start_ns)
 
 
-def _compute_spans(computes: list[Compute], at: Callable[[Mark], int]) -> tuple[list[tuple[int, int]], int]:
+def _compute_spans(
+    computes: list[Compute], waits: list[tuple[Mark, Mark]], at: Callable[[Mark], int]
+) -> tuple[list[tuple[int, int]], int]:
     """Say when each compute began and ended, and for how long all of them waited for other ranks.
 
-    With FSDP every rank waits for the slowest within each layer, and all computes look alike. Without their waits they stand
-    back to back; all the waiting comes after the last, as it would with DDP.
+    Where every rank waits for the slowest within each layer (FSDP), or after each of several backwards, all computes look alike,
+    or begin at once. Without their waits they stand back to back; all the waiting comes after the last, as it would with DDP
+    that reduces once a step.
     """
-    shift, spans = 0, []
-    for compute in computes:
-        assert compute.end is not None
-        waited = sum(at(end) - at(start) for start, end in compute.waits)
-        start = at(compute.start) - shift
-        shift += waited
-        spans.append((start, at(compute.end) - shift))
-    return spans, shift
+    if not waits:
+        return [(at(compute.start), at(compute.end)) for compute in computes if compute.end is not None], 0
+    ends = [at(end) for _, end in waits]
+    sums = [0, *itertools.accumulate(at(end) - at(start) for start, end in waits)]
+
+    def without(mark: Mark) -> int:
+        return at(mark) - sums[bisect.bisect_right(ends, at(mark))]
+
+    return [(without(compute.start), without(compute.end)) for compute in computes if compute.end is not None], sums[-1]
 
 
 def _transfer_spans(transfers: list[Transfer], at: Callable[[Mark], int]) -> Iterable[tuple[Op, int, int]]:
@@ -128,7 +161,7 @@ def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
     return start, (at(launched) if is_short else end)
 
 
-def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> Iterable[tuple[Op, int, int]]:
+def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> dict[Op, tuple[int, int]]:
     """Say when parameters were gathered, gradients reduced and clipped, and when the optimizer ran: each once a step."""
     last = max((at(compute.start) for compute in step.computes if compute.end is not None), default=None)
     # Where several optimizers run in turns with computes, those after the last compute.
@@ -149,21 +182,21 @@ def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> Iterable[tuple[O
     norms = [span for span in kinds.pop(Op.CLIP, []) if clips and span[1] >= min(clips)[0]]
     if norms:
         kinds[Op.CLIP] = [*clips, *norms]
-    return [(op, min(s for s, _ in spans), max(e for _, e in spans)) for op, spans in kinds.items() if spans]
+    return {op: (min(s for s, _ in spans), max(e for _, e in spans)) for op, spans in kinds.items() if spans}
 
 
 def _type_of(collective: Collective, n_computes: int) -> Op | None:
     """Say what a collective is by where in the step it stands; None for what the trace format has no type for."""
     if collective.gathers:
         return Op.ALL_GATHER if collective.n_computes == 0 else None
-    if collective.n_computes == n_computes and n_computes:
+    if collective.gathers is not None and collective.n_computes == n_computes and n_computes:
         return Op.REDUCE_SCATTER if collective.n_elements > FEW_ELEMENTS else Op.CLIP
     return None
 
 
 def _is_update(collective: Collective, n_computes: int) -> bool:
     """Say whether a collective gathers what the optimizer has updated, each rank a part of it: this completes the update."""
-    return collective.gathers and collective.n_elements > FEW_ELEMENTS and collective.n_computes == n_computes > 0
+    return bool(collective.gathers) and collective.n_elements > FEW_ELEMENTS and collective.n_computes == n_computes > 0
 
 
 def _retries(computes: list[Compute]) -> Iterable[tuple[Op, int, int]]:

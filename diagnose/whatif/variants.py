@@ -1,6 +1,7 @@
 """Computes of one direction that the schedule makes unlike.
 
-They run beside another one, are whole backwards among split ones, or weight gradients of several microbatches.
+They run beside another one, are whole backwards among split ones, weight gradients of several microbatches, or, where there is
+no pipeline, what a step does first and what it does after that (two models in turns).
 
 Enters: observed blocks and seconds of computes. Leaves: how long each place of the schedule is against the ordinary compute of its
 stage, so that what compares computes compares like with like. Costs a median a kind and stage.
@@ -11,13 +12,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.numerics.robust import nan_median
+from diagnose.numerics.robust import MAD_TO_SIGMA, nan_median
 from diagnose.whatif.computes import place_of
+from diagnose.whatif.medians import MEDIAN_ERROR
 from diagnose.whatif.observed import Observed, usual_start
 from diagnose.whatif.overlaps import find_overlaps
 
 #: A backward without weight gradients of its own is whole where it is so many times as long as those that have some.
 WHOLE_RATIO = 1.25
+#: A microbatch is unlike the others of a step where it is so many times as long, on all ranks alike, and beyond so many standard
+#: errors of what documents do.
+UNLIKE_RATIO, UNLIKE_DEVIATIONS = 1.25, 5.0
 #: Kinds of computes; a whole backward may run beside another compute, too.
 BESIDE, WHOLE = 1, 2
 #: How readily a difference is taken for one of virtual stages, of microbatches, of kinds, where it may be any.
@@ -51,6 +56,8 @@ def measure_variants(beside: Bools, work_s: Seconds) -> Seconds | None:
     ndarray of float64, shape (n_directions, n_virtual, n_microbatches, 1, 1), or None
         None where all computes of a virtual stage are of one kind.
     """
+    if work_s.shape[1] == 1 and len(work_s) == 2:
+        return _compare_microbatches(work_s)
     kind = np.where(beside, BESIDE, 0)
     usual_s = nan_median(work_s, axis=(3, 4))  # (n_directions, n_virtual, n_microbatches)
     ratio = np.ones(kind.shape)
@@ -62,6 +69,24 @@ def measure_variants(beside: Bools, work_s: Seconds) -> Seconds | None:
     for direction in range(2):
         ratio[direction] = _compare_kinds(usual_s[direction], kind[direction])
     return np.asarray(ratio[..., None, None])
+
+
+def _compare_microbatches(work_s: Seconds) -> Seconds | None:
+    """Say how long each microbatch of a step is where nothing is pipelined, if some are unlike the others in all steps.
+
+    Without a pipeline no rank waits for that: each has the same in the same order.
+    """
+    n_steps = work_s.shape[3]
+    logs = np.log(work_s)
+    of_step = logs - nan_median(logs, axis=2, keepdims=True)
+    of_rank = nan_median(of_step, axis=3)  # (n_directions, 1, n_microbatches, n_dp)
+    spread = MAD_TO_SIGMA * nan_median(np.abs(of_step - of_rank[:, :, :, None]), axis=3)
+    least = np.maximum(np.log(UNLIKE_RATIO), UNLIKE_DEVIATIONS * MEDIAN_ERROR * spread / np.sqrt(n_steps))
+    unlike = (of_rank > least).all(axis=-1) | (of_rank < -least).all(axis=-1)  # (n_directions, 1, n_microbatches)
+    if not unlike.any():
+        return None
+    ratio = np.where(unlike.any(axis=2, keepdims=True), np.exp(nan_median(of_rank, axis=3)), 1.0)
+    return np.asarray(np.nan_to_num(ratio, nan=1.0)[..., None, None])
 
 
 def _find_whole(usual_s: Seconds) -> Ints:

@@ -1,5 +1,6 @@
 """The recorder in one process: what stops the host, steps that are sampled, and what happens when it fails."""
 
+import contextlib
 import gc
 import logging
 import os
@@ -146,6 +147,35 @@ def test_a_folder_that_cannot_be_made(tmp_path, caplog):
     assert [record.name for record in caplog.records] == ["diagnose.record"]
     assert "the training is not affected" in caplog.text and hooked() == before
     assert weight.tolist() == pytest.approx([0.9, 0.9])
+
+
+@pytest.mark.parametrize("part", ["nothing", "optimizer", "forward"])
+def test_a_step_around_too_little(tmp_path, caplog, part):
+    """Where `step` was never called, or not around the whole step, the job is told so when it ends."""
+
+    def within(name):
+        return recorder.step() if part == name else contextlib.nullcontext()
+
+    weight = torch.zeros(2, requires_grad=True)
+    with caplog.at_level(logging.WARNING), Recorder(tmp_path) as recorder:
+        for _ in range(3):
+            with within("forward"):
+                loss = (weight * 2).sum()
+            loss.backward()
+            with within("optimizer"):
+                torch.optim.SGD([weight], lr=0.1).step()
+    assert "put all of a step" in caplog.text
+
+
+def test_a_whole_step_is_enough(tmp_path, caplog):
+    """Nobody is told anything who did it right, or whose job trains nothing."""
+    weight = torch.zeros(2, requires_grad=True)
+    with caplog.at_level(logging.WARNING):
+        with Recorder(tmp_path / "trains") as recorder, recorder.step():
+            train(weight, torch.ones(2))
+        with Recorder(tmp_path / "does not"), torch.no_grad():
+            (weight * 2).sum()
+    assert not caplog.records
 
 
 def test_an_error_of_the_training(tmp_path):

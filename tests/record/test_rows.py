@@ -67,6 +67,23 @@ def test_sharded_waits_come_last():
     ]
 
 
+def test_waits_between_computes_come_last():
+    """What holds a worker between two computes is taken out, once; a collective that a compute overlaps holds nobody."""
+    computes = [compute(Op.FORWARD, 0, 10), compute(Op.BACKWARD, 10, 20), compute(Op.FORWARD, 50, 60, 1)]
+    between = [(2, 20, 40), (2, 21, 50), (1, 10, 20), (3, 65, 70)]
+    collectives = [Collective(False, 100, n, start * MS, end * MS) for n, start, end in between]
+    assert spans(list_operations(step_of(computes=computes, collectives=collectives))) == [
+        ("backward-compute", 10, 20),
+        ("forward-compute", 0, 10),
+        ("forward-compute", 20, 30),
+        ("grads-reduce-scatter", 35, 70),
+    ]
+    # In a pipeline transfers say who waits for whom.
+    send = Transfer([(Op.FORWARD_SEND, 0, 0)], 10 * MS, 1, 10 * MS)
+    kept = spans(list_operations(step_of(computes=computes, collectives=collectives, transfers=[send])))
+    assert ("forward-compute", 50, 60) in kept
+
+
 def test_pauses_stay_beside_their_computes():
     """Where computes go forward by what they waited for, a wait for input between them goes with them; what follows them stays."""
     computes = [compute(Op.BACKWARD, 0, 30, waits=[(20 * MS, 30 * MS)]), compute(Op.BACKWARD, 40, 60, 1)]

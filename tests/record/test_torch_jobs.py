@@ -209,6 +209,32 @@ def test_data_parallel(tmp_path, wrapper):
     assert (found.cause, [worker.dp for worker in found.where.workers]) == ("worker-fault", [1])
 
 
+@pytest.mark.parametrize("waits", ["backwards", "checkpoints", "loss", "layers"])
+def test_waiting_within_a_step(tmp_path, waits):
+    """Wherever in a step ranks wait for each other, their computes do not show it, and a slow rank is named."""
+    run("data_parallel.py", tmp_path, "--waits", waits, "--slow-rank", "1", "--forward-s", "0.02")
+    rows = read(tmp_path)
+    computes = rows[rows.optype.isin(["forward-compute", "backward-compute"])]
+    median_s = computes.pivot_table(
+        index="optype", columns="dp_rank", values="duration", aggfunc="median", observed=True
+    )
+    assert (median_s[1] > 1.4 * median_s[[0, 2]].max(axis=1)).all()
+    ordered = computes.sort_values(["dp_rank", "step", "start_ts"])
+    first, second = (ordered.iloc[n::4] for n in (1, 2))  # a backward, and the forward after it
+    gap_s = second.start_ts.to_numpy() - (first.start_ts + first.duration).to_numpy()
+    assert np.median(gap_s) < 0.005, "nor does what is between them"
+    found = found_in(tmp_path)[0]
+    assert (found.cause, [worker.dp for worker in found.where.workers]) == ("worker-fault", [1])
+
+
+def test_statistics_are_waited_for(tmp_path):
+    """Where rank 0 sends its statistics before each forward, others that wait for it compute no longer."""
+    run("data_parallel.py", tmp_path, "--waits", "buffers", "--forward-s", "0.02", "--microbatches", "1")
+    rows = read(tmp_path)
+    median_s = rows[rows.optype == "forward-compute"].groupby("dp_rank").duration.median()
+    assert median_s[[1, 2]].max() < median_s[0] + 0.02, "half of what rank 0 comes too late"
+
+
 @pytest.mark.parametrize(("wrapper", "loop"), [("ddp", "microbatches"), ("fsdp2", "nothing")])
 def test_steps_end_with_the_optimizer(tmp_path, wrapper, loop):
     """Whatever the loop says of steps: gradients are accumulated in them, evaluations come between, and a slow rank is found."""

@@ -9,6 +9,7 @@ NAMES = (
     *("healthy-d4", "healthy-z22", "noise-p42", "eval-d4", "pause-one-f4", "warm-p22"),
     *(
         "slow-late-d4",
+        "models-d3",
         "worker-zbv",
         "half-p24",
         "gc-leak-p22",

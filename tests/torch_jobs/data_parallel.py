@@ -8,17 +8,23 @@ import argparse
 import contextlib
 import socket
 import sys
+import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+import torch.utils.checkpoint
 from pipeline import SLOW, WIDTH, Layers
 from torch import nn
 
 WRAPPERS = ("ddp", "fsdp1", "fsdp2", "none")
 #: What the loop says of its steps: each of them, each microbatch, or nothing.
 LOOPS = ("steps", "microbatches", "nothing")
+#: Where ranks wait for each other beside the step's last reduction of gradients: in all backwards, in those of checkpoints that are
+#: computed again within a backward, where the loss gathers what all ranks have computed, in each layer, or for the statistics that
+#: rank 0 sends before each forward, here after it has read its input.
+WAITS = ("backwards", "checkpoints", "loss", "layers", "buffers")
 #: Batches of an evaluation.
 N_EVALUATED = 3
 N_LAYERS = 3
@@ -30,6 +36,7 @@ def parse(arguments=None):
     parser.add_argument("out", type=Path)
     parser.add_argument("--wrapper", choices=WRAPPERS, default="ddp")
     parser.add_argument("--loop", choices=LOOPS, default="steps")
+    parser.add_argument("--waits", choices=WAITS)
     parser.add_argument("--evaluate-every", type=int, default=0, help="steps between evaluations; 0 for none")
     parser.add_argument("--slow-rank", type=int, default=-1)
     parser.add_argument("--steps", type=int, default=10)
@@ -55,10 +62,51 @@ def run_rank(rank, options, port):
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=options.ranks)
     seconds = options.forward_s * (SLOW if rank == options.slow_rank else 1.0)
-    layers = nn.Sequential(*[Layers(seconds, lambda: False) for _ in range(N_LAYERS)])
-    train(options, wrap(layers, options.wrapper))
+    layers = [Layers(seconds, lambda: False) for _ in range(N_LAYERS)]
+    if options.waits == "checkpoints":
+        layers = [Checkpoint(layer) for layer in layers]
+    elif options.waits == "layers":
+        layers = [nn.Sequential(layer, Waits()) for layer in layers]
+    elif options.waits == "buffers":
+        layers.append(nn.BatchNorm1d(WIDTH))
+    train(options, wrap(nn.Sequential(*layers), options.wrapper))
     dist.barrier()
     dist.destroy_process_group()
+
+
+class Checkpoint(nn.Module):
+    """Forgets what its layer computes, and computes it again within the backward."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        """Work on one microbatch."""
+        return torch.utils.checkpoint.checkpoint(self.layer, x.requires_grad_(), use_reentrant=True)
+
+
+class _Exchange(torch.autograd.Function):
+    """Has all ranks wait for each other, forward and backward."""
+
+    @staticmethod
+    def forward(_ctx, x):
+        dist.all_reduce(x.mean())
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx, grad):
+        given = grad.new_zeros(dist.get_world_size())
+        dist.all_to_all_single(torch.empty_like(given), given)
+        return grad
+
+
+class Waits(nn.Module):
+    """A layer that exchanges something with other ranks."""
+
+    def forward(self, x):
+        """Work on one microbatch."""
+        return _Exchange.apply(x)
 
 
 def wrap(layers, wrapper):
@@ -104,8 +152,13 @@ def train(options, model):
                         recorder.microbatch(doc_lengths=[4, 8 + microbatch])
                         is_last = microbatch == options.microbatches - 1
                         if options.wrapper == "ddp":
-                            model.require_backward_grad_sync = is_last
-                        ((model(data) - data) ** 2).mean().backward()
+                            model.require_backward_grad_sync = is_last or options.waits == "backwards"
+                        if options.waits == "buffers" and dist.get_rank() == 0:
+                            time.sleep(2 * options.forward_s)
+                        output = model(data)
+                        if options.waits == "loss":
+                            dist.all_gather([torch.empty_like(output) for _ in range(options.ranks)], output.detach())
+                        ((output - data) ** 2).mean().backward()
                         if is_last:
                             update(options, model, optimizer)
             if options.evaluate_every and step % options.evaluate_every == options.evaluate_every - 1:

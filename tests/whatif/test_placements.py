@@ -161,3 +161,20 @@ def test_whole_backwards_beside_split_ones() -> None:
     found = measure_variants(np.zeros(work_s.shape[:3], dtype=bool), work_s)
     assert found is not None
     assert np.allclose(found[1, :, :, 0, 0], [[1.0, 1.0, 2.0, 2.0]] * 2, rtol=1e-4)
+
+
+def test_two_models_in_turns() -> None:
+    """Where nothing is pipelined, what a step does first may be longer than what comes next, on all ranks and in all steps."""
+    rng = np.random.default_rng(1)
+    work_s = np.exp(0.02 * rng.standard_normal((2, 1, 3, 20, 4))) * [[[[[3.0]], [[1.0]], [[1.0]]]], [[[[1.0]]] * 3]]
+    work_s[..., 2] *= 1.6  # a slow rank is none of it
+    no_overlap = np.zeros(work_s.shape[:3], dtype=bool)
+    found = measure_variants(no_overlap, work_s)
+    assert found is not None
+    assert np.allclose(found[0, 0, :, 0, 0], [3.0, 1.0, 1.0], rtol=0.05)
+    assert (found[1] == 1.0).all()
+    # A long document of one rank, documents of all, and microbatches of a pipeline are none.
+    once = np.where(np.arange(4) == 1, work_s, 1.0)
+    assert measure_variants(no_overlap, once) is None
+    assert measure_variants(no_overlap, np.exp(rng.standard_normal(work_s.shape))) is None
+    assert measure_variants(np.zeros((2, 2, 3), dtype=bool), np.repeat(work_s, 2, axis=1)) is None

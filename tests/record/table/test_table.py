@@ -10,8 +10,6 @@ from tests.record.table.framework import Framework, list_frameworks
 from tests.record.table.plan import Plan
 
 FRAMEWORKS = list_frameworks()
-#: Known to be wrong, and why.
-NOT_YET = {"dtensor": "members of a tensor-parallel group that are not in step make the replay too long"}
 #: Two stages, two times data-parallel.
 PIPELINE = Framework(
     title="", places=((0, 0), (1, 0), (0, 1), (1, 1)), slow_rank=3, microbatches=4, forward_s=0.05, backward_s=0.075
@@ -24,8 +22,6 @@ def test_a_slow_rank_is_named(name):
     framework = FRAMEWORKS[name]
     if missing := framework.missing():
         pytest.skip(f"{', '.join(missing)} not installed: {framework.title} was not tried")
-    if name in NOT_YET:
-        pytest.skip(f"{framework.title}: {NOT_YET[name]}")
     cell = run_cell(name, dataclasses.replace(framework, steps=framework.steps // 2), "slow-rank")
     assert cell.is_right, describe(cell)
 
