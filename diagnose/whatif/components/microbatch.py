@@ -20,14 +20,12 @@ BOUND_DEVIATIONS = 6.0
 MIN_MICROBATCHES, MIN_OF_RANK = 8, 48
 #: Backward grows with length at least this much as forward does (real: 0.7 to 1.4).
 MIN_SLOPE = 0.1
-#: Without documents, what puts forward and backward of a microbatch apart is at least this part of what they share (standard
-#: deviations: 0.42 and 0.75 in the two production traces).
-APART_RATIO = 0.42
-#: Standard errors by which ordinary variation may be larger than it is measured.
-SURE_ERRORS = 2.0
+#: Without documents, what puts forward and backward of a microbatch apart is this part of what they share (standard deviations:
+#: 0.42 and 0.75 in the two production traces).
+APART_RATIO = 0.6
 #: Forward and backward of microbatches without documents vary together by at most so much (standard deviation of the log): 0.02 in
 #: production traces, up to 0.054 in jobs recorded on busy processors; 0.12 with one stage, where no other tells noise of the host.
-MOST_ORDINARY, MOST_ORDINARY_OF_ONE = 0.06, 0.15
+MOST_ORDINARY, MOST_ORDINARY_OF_ONE = 0.05, 0.15
 
 
 class MicrobatchPart(Part):
@@ -151,9 +149,9 @@ def _measure_ordinary(halves: Seconds, slope: float, *, one_stage: bool) -> Seco
     """Say which part of what microbatches differ by is ordinary variation, 0..1, on each rank; shape (n_dp,).
 
     That forward and backward are apart tells how much they vary without documents, though never more than any job without
-    does. Variances are taken off each other, and only what the halves of the stages agree on counts: computes that are long by
-    themselves put forward and backward apart, too, and say nothing of microbatches. With one stage all counts. On ranks with
-    few microbatches all are asked.
+    does. Only what the halves of the stages agree on counts, and a standard error more: computes that are long by themselves put
+    forward and backward apart, too, and say nothing of microbatches. With one stage all counts. On ranks with few microbatches
+    all are asked.
     """
     few = halves.shape[2] * halves.shape[3] < MIN_OF_RANK
     axis = (1, 2, 3) if few else (1, 2)
@@ -162,9 +160,9 @@ def _measure_ordinary(halves: Seconds, slope: float, *, one_stage: bool) -> Seco
     together, _ = _in_common(_center(forward, axis), _center(backward, axis)[::-1], axis)
     residual, error = _in_common(apart, apart[::-1], axis)
     most = MOST_ORDINARY_OF_ONE if one_stage else MOST_ORDINARY
-    ordinary = np.minimum(np.maximum(residual + SURE_ERRORS * error, 0.0) / APART_RATIO**2, most**2)
-    part = np.clip(1.0 - ordinary / np.maximum(together, TINY_RATIO), 0.0, 1.0)
-    return np.broadcast_to(1.0 - np.sqrt(part), halves.shape[-1:])
+    ordinary = np.minimum(np.maximum(residual + error, 0.0) / APART_RATIO**2, most**2)
+    part = np.sqrt(np.clip(ordinary / np.maximum(together, TINY_RATIO), 0.0, 1.0))
+    return np.broadcast_to(part, halves.shape[-1:])
 
 
 def _center(halves: Seconds, axis: tuple[int, ...] = (1, 2, 3)) -> Seconds:

@@ -310,7 +310,7 @@ def test_how_much_backwards_grow(n_virtual: int) -> None:
 
 @pytest.mark.parametrize(("n", "by_rank"), [(48, True), (47, False)])
 def test_ordinary_variation_is_what_directions_do_not_share(n: int, by_rank: bool) -> None:
-    """Of each rank where it has 48 microbatches, else of all together; apart by 0.42 of what is shared is all of it."""
+    """Of each rank where it has 48 microbatches, else of all together; apart by 0.6 of what is shared is all of it."""
     rng = np.random.default_rng(3)
     shared = rng.normal(0.0, 0.03, (1, n, 2)) * np.ones((2, 1, 1))
     apart = rng.normal(0.0, 0.03, (1, n, 2)) * np.array([1.0, 0.0])
@@ -326,13 +326,16 @@ def test_computes_that_are_long_by_themselves_are_no_ordinary_variation() -> Non
     """On several stages; on one nobody can tell, but more than a job without documents has is not ordinary."""
     rng = np.random.default_rng(4)
     length, own = rng.normal(0.0, 0.2, (1, 2000, 1)), rng.normal(0.0, 0.3, (2, 4, 2000, 1))
-    assert _measure_ordinary(of_halves(length + own[0], length + own[1]), 1.0, one_stage=False)[0] < 0.05
+    quiet = _measure_ordinary(of_halves(length + 0.1 * own[0], length + 0.1 * own[1]), 1.0, one_stage=False)
+    assert quiet[0] < 0.1
+    noisy = _measure_ordinary(of_halves(length + own[0], length + own[1]), 1.0, one_stage=False)
+    assert noisy[0] <= 0.05 / 0.2 * 1.05
     one = _measure_ordinary(of_halves(length + own[0, :1], length + own[1, :1]), 1.0, one_stage=True)[0]
-    assert one == pytest.approx(1.0 - np.sqrt(1.0 - (0.15 / 0.2) ** 2), abs=0.1)
-    # What all stages share and forward and backward do not: at most 0.06 of it.
+    assert one == pytest.approx(0.15 / 0.2, rel=0.1)
+    # What all stages share and forward and backward do not: at most 0.05 of it.
     host = rng.normal(0.0, 0.15, (1, 2000, 1)) * np.ones((4, 1, 1))
     most = _measure_ordinary(of_halves(length + host, length - 0.0 * host), 1.0, one_stage=False)[0]
-    assert most == pytest.approx(1.0 - np.sqrt(1.0 - (0.06 / 0.2) ** 2), abs=0.01)
+    assert most == pytest.approx(0.05 / 0.2, rel=0.1)
 
 
 def test_what_stages_share() -> None:
