@@ -31,8 +31,8 @@ LOCAL_LINES = 50
 #: Steps lie on two levels when these are so many standard deviations within them apart, the lower has this part of them at least,
 #: and hardly any lie between.
 LEVELS_APART = 4.0
-#: Of fewer lines two levels come by chance.
-LEAST_OF_TWO = 20
+#: Of fewer lines two levels come by chance, unless half of the lower one's lie within this part of what they are apart.
+LEAST_OF_TWO, EVEN_SHARE = 20, 0.1
 LOWER_SHARE = 0.2
 #: A level lasts for this part of the run before it is what the job can do.
 LASTING_SHARE = 0.05
@@ -138,7 +138,7 @@ def _lower_of(values: Floats, noise: float) -> float:
     """
     ordered = np.sort(np.log(values))
     n = len(ordered)
-    if n < LEAST_OF_TWO:
+    if n < 2 * MIN_LEVEL:
         return float(np.exp(np.median(ordered)))
     count = np.arange(1, n)
     total = np.cumsum(ordered)
@@ -148,7 +148,8 @@ def _lower_of(values: Floats, noise: float) -> float:
     spread = max(_deviation(lower), noise)
     apart = float(np.median(upper) - np.median(lower))
     gap = float(upper[0] - np.quantile(lower, 0.95))
-    if at >= max(LOWER_SHARE * n, MIN_LEVEL) and apart > LEVELS_APART * spread and gap > spread:
+    is_even = n >= LEAST_OF_TWO or float(np.ptp(np.quantile(lower, [0.25, 0.75]))) <= EVEN_SHARE * apart
+    if at >= max(LOWER_SHARE * n, MIN_LEVEL) and apart > LEVELS_APART * spread and gap > spread and is_even:
         return float(np.exp(np.median(lower)))
     return float(np.exp(np.median(ordered)))
 
