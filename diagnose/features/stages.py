@@ -40,8 +40,9 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
         "stage.backward_ratio": Feature(float(backward)),
     }
     n_dp = breakdown.compute_s.shape[-1]
-    # A rank without any value has no median and contradicts nobody.
-    by_rank = np.nan_to_num(nan_median(breakdown.compute_s, axis=(2, 3)))  # (2, n_virtual, n_dp)
+    # A rank without any value has no median and contradicts nobody. Nor does a worker for being slow.
+    as_peers_s = breakdown.compute_s / breakdown.worker_ratio[:, :, None]
+    by_rank = np.nan_to_num(nan_median(as_peers_s, axis=(2, 3)))  # (2, n_virtual, n_dp)
     rank_load = by_rank.sum(axis=0).reshape(-1, n_stages, n_dp).sum(axis=0)
     contradicted = float(np.mean(rank_load.argmax(axis=0) != worst))
     if n_dp == 1 and not breakdown.slow_workers.any():

@@ -20,6 +20,10 @@ LONG_LANE = 2000
 #: Values are on two levels when these are so many standard deviations within them apart; of fewer values nobody can tell.
 LEVELS_APART = 4.0
 MIN_ON_LEVELS = 4
+#: A series is smoothed by the median of so many values before levels in time are looked for, which must be so many standard
+#: deviations of its values apart.
+SMOOTHED = 5
+STRETCHES_APART = 2.5
 
 
 def robust_deviation(residuals: Floats) -> float:
@@ -81,6 +85,27 @@ def upper_level(values: Floats) -> NDArray[np.bool_]:
     at = int(np.argmin(within))
     is_apart = high[at] - low[at] > LEVELS_APART * np.sqrt(within[at] / n)
     return np.asarray((values > ordered[at]) & is_apart)
+
+
+def upper_stretch(times: Floats) -> NDArray[np.bool_]:
+    """Mark the times of a series of steps, at least 0, that are on the upper one of two levels: smoothed, or else by themselves.
+
+    What changes from one level to another and stays there is told from noise by the order of time: levels that overlap are apart
+    when smoothed. Roots are smoothed, as longer times vary more.
+
+    >>> upper_stretch(np.array([3.0, 1.0, 2.0, 3.0, 1.0, 9.0, 17.0, 12.0, 19.0, 11.0, 14.0, 16.0])).nonzero()[0].tolist()
+    [5, 6, 7, 8, 9, 10, 11]
+    """
+    if len(times) < 2 * SMOOTHED:
+        return upper_level(times)
+    roots = np.sqrt(times)
+    padded = np.pad(roots, SMOOTHED // 2, mode="reflect")
+    upper = upper_level(np.median(np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED), axis=1))
+    low, high = roots[~upper], roots[upper]
+    if min(len(low), len(high)) < SMOOTHED:
+        return upper_level(times)
+    within = np.sqrt((low.var() * len(low) + high.var() * len(high)) / len(times))
+    return upper if high.mean() - low.mean() > STRETCHES_APART * within else upper_level(times)
 
 
 def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:

@@ -16,6 +16,8 @@ from diagnose.numerics.robust import (
     noise_of_differences,
     quantile,
     robust_deviation,
+    upper_level,
+    upper_stretch,
 )
 
 #: Sizes at which no sum or difference of two values overflows; a zero has one sign, as sorting does not tell them apart.
@@ -118,3 +120,15 @@ def test_a_quick_quantile_is_numpys() -> None:
         for q in (0.0, 0.1, 0.5, 0.9, 1.0, float(rng.random())):
             values = rng.choice([rng.normal(size=n), rng.integers(0, 3, n).astype(np.float64)])
             assert quantile(values, q) == float(np.quantile(values, q))
+
+
+def test_levels_that_overlap_are_told_by_the_order_of_time() -> None:
+    """Times of two levels that overlap are one lot by themselves, and two stretches in their order; noise alone seldom is."""
+    rng = np.random.default_rng(11)
+    later = np.arange(60) >= 30
+    series = rng.lognormal(np.where(later, 1.4, 0.0), 0.4, (200, 60))
+    told = [np.count_nonzero(upper_stretch(times) != later) <= 4 for times in series]
+    by_themselves = [np.count_nonzero(upper_level(times) != later) <= 4 for times in series]
+    assert np.mean(told) > 0.9
+    assert np.mean(by_themselves) < 0.1
+    assert np.mean([upper_stretch(times).any() for times in rng.lognormal(0.0, 0.3, (200, 60))]) < 0.05

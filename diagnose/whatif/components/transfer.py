@@ -9,7 +9,7 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import lower_median, nan_median, nan_quantile, upper_level
+from diagnose.numerics.robust import lower_median, nan_median, nan_quantile, upper_level, upper_stretch
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.observed import Observed
@@ -260,11 +260,22 @@ def _measure_ordinary(by_stage: Sequence[Seconds]) -> _Ordinary:
 
 
 def _measure_place(seconds: Seconds) -> _Ordinary:
-    """Measure transfers of one type on their only place, of any shape: by the lower of two levels, if there are two."""
+    """Measure transfers of one type on their only place, shape (n_nodes, n_steps, 1) or (n_steps,): by the lower of two levels.
+
+    Levels are told by the times, or by how their medians go from step to step.
+    """
+    seconds = seconds.reshape(-1, len(seconds) if seconds.ndim == 1 else seconds.shape[1])  # (n_nodes, n_steps)
     row = seconds[np.isfinite(seconds)]
     upper = upper_level(row)
     if upper.any():
         row = row[~upper]
+    else:
+        by_step = nan_median(seconds, axis=0)
+        known = np.isfinite(by_step)
+        slow = np.zeros(len(by_step), dtype=bool)
+        slow[known] = upper_stretch(np.maximum(by_step[known], 0.0))
+        if slow.any() and nan_median(by_step[slow], axis=0) > SLOW_LINK_RATIO * nan_median(by_step[~slow], axis=0):
+            row = seconds[:, ~slow][np.isfinite(seconds[:, ~slow])]
     usual = max(float(np.median(row)), 0.0)
     sigma = max(usual - float(np.quantile(row, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
     return _Ordinary(usual, usual + TOP_DEVIATIONS * sigma, SLOW_LINK_RATIO * usual)
