@@ -20,10 +20,11 @@ LONG_LANE = 2000
 #: Values are on two levels when these are so many standard deviations within them apart; of fewer values nobody can tell.
 LEVELS_APART = 4.0
 MIN_ON_LEVELS = 4
-#: A series is smoothed by the median of so many values before levels in time are looked for, which must be so many standard
-#: deviations of its values apart.
+#: A series is smoothed by the median of so many values before levels in time are looked for. By themselves they are so many
+#: standard deviations apart, and smoothed that many times as many.
 SMOOTHED = 5
 STRETCHES_APART = 2.5
+SMOOTHER_RATIO = 1.6
 
 
 def robust_deviation(residuals: Floats) -> float:
@@ -66,46 +67,48 @@ def weighted_median(values: Floats, weights: Floats) -> float | None:
     return float(values[order][int(np.searchsorted(np.cumsum(weights[order]), total / 2.0))])
 
 
-def upper_level(values: Floats) -> NDArray[np.bool_]:
-    """Mark the values that are on the upper one of two levels; none where there are no two.
+def upper_level(values: Floats, *, apart: float = LEVELS_APART) -> NDArray[np.bool_]:
+    """Mark the values that are on the upper one of two levels along the last axis; none where there are no two.
 
     >>> upper_level(np.array([1.0, 1.1, 3.0, 0.9, 3.1, 1.0])).tolist()
     [False, False, True, False, True, False]
 
     Source of the levels: Otsu, A Threshold Selection Method, IEEE Transactions on Systems, Man, and Cybernetics 9 (1979).
     """
-    ordered = np.sort(values)
-    n = len(ordered)
+    ordered = np.sort(values, axis=-1)
+    n = ordered.shape[-1]
     if n < MIN_ON_LEVELS:
-        return np.zeros(n, dtype=bool)
+        return np.zeros(values.shape, dtype=bool)
     count = np.arange(1, n)
-    total, square = np.cumsum(ordered), np.cumsum(ordered**2)
-    low, high = total[:-1] / count, (total[-1] - total[:-1]) / (n - count)
-    within = np.maximum(square[-1] - count * low**2 - (n - count) * high**2, 0.0)
-    at = int(np.argmin(within))
-    is_apart = high[at] - low[at] > LEVELS_APART * np.sqrt(within[at] / n)
-    return np.asarray((values > ordered[at]) & is_apart)
+    total, square = np.cumsum(ordered, axis=-1), np.cumsum(ordered**2, axis=-1)
+    low, high = total[..., :-1] / count, (total[..., -1:] - total[..., :-1]) / (n - count)
+    within = np.maximum(square[..., -1:] - count * low**2 - (n - count) * high**2, 0.0)
+    at = np.argmin(within, axis=-1)[..., None]
+    between, within, limit = (np.take_along_axis(of, at, axis=-1) for of in (high - low, within, ordered))
+    return np.asarray((values > limit) & (between > apart * np.sqrt(within / n)))
 
 
-def upper_stretch(times: Floats) -> NDArray[np.bool_]:
-    """Mark the times of a series of steps, at least 0, that are on the upper one of two levels: smoothed, or else by themselves.
+def upper_stretch(series: Floats, *, apart: float = STRETCHES_APART) -> NDArray[np.bool_]:
+    """Mark the values of series, steps last, that are in stretches on the upper one of two levels; none where there are no two.
 
     What changes from one level to another and stays there is told from noise by the order of time: levels that overlap are apart
-    when smoothed. Roots are smoothed, as longer times vary more.
+    when smoothed. Longer times vary more: give their roots or logs.
 
-    >>> upper_stretch(np.array([3.0, 1.0, 2.0, 3.0, 1.0, 9.0, 17.0, 12.0, 19.0, 11.0, 14.0, 16.0])).nonzero()[0].tolist()
+    >>> upper_stretch(np.array([3.0, 1.0, 2.0, 3.0, 1.0, 5.0, 7.0, 6.0, 8.0, 5.0, 6.0, 8.0])).nonzero()[0].tolist()
     [5, 6, 7, 8, 9, 10, 11]
     """
-    if len(times) < 2 * SMOOTHED:
-        return upper_level(times)
-    roots = np.sqrt(times)
-    padded = np.pad(roots, SMOOTHED // 2, mode="reflect")
-    upper = upper_level(np.median(np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED), axis=1))
-    low, high = roots[~upper], roots[upper]
-    if min(len(low), len(high)) < SMOOTHED:
-        return upper_level(times)
-    within = np.sqrt((low.var() * len(low) + high.var() * len(high)) / len(times))
-    return upper if high.mean() - low.mean() > STRETCHES_APART * within else upper_level(times)
+    n = series.shape[-1]
+    if n < 2 * SMOOTHED:
+        return np.zeros(series.shape, dtype=bool)
+    padded = np.pad(series, [(0, 0)] * (series.ndim - 1) + [(SMOOTHED // 2,) * 2], mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED, axis=-1)
+    upper = upper_level(np.median(windows, axis=-1), apart=SMOOTHER_RATIO * apart)
+    n_upper = upper.sum(axis=-1, keepdims=True)
+    high = np.where(upper, series, 0.0).sum(axis=-1, keepdims=True) / np.maximum(n_upper, 1)
+    low = np.where(upper, 0.0, series).sum(axis=-1, keepdims=True) / np.maximum(n - n_upper, 1)
+    within = np.sqrt(np.mean((series - np.where(upper, high, low)) ** 2, axis=-1, keepdims=True))
+    enough = np.minimum(n_upper, n - n_upper) >= SMOOTHED
+    return np.asarray(upper & enough & (high - low > apart * within))
 
 
 def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:

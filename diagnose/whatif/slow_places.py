@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.model.transfers import SlowPlaces
-from diagnose.numerics.robust import upper_stretch, weighted_median
+from diagnose.numerics.robust import upper_level, upper_stretch, weighted_median
 from diagnose.whatif.observed import Observed
 
 #: A place is slow if it loses so many times the seconds that a quarter of its equals stay below: noise is on all of them.
@@ -328,7 +328,9 @@ def _repeat_steps(observed: Sequence[Observed], lost: _Lost) -> float:
     halves = (by_place[::2], by_place[1::2]) if len(by_place) > 1 else (by_place, by_place)
     found = []
     for chosen_by, seen_in in (halves, halves[::-1]):
-        slow = upper_stretch(chosen_by.sum(axis=0))
+        lost_s = chosen_by.sum(axis=0)
+        slow = upper_stretch(np.sqrt(lost_s))
+        slow = slow if slow.any() else upper_level(lost_s)
         total = float(seen_in.sum())
         if not slow.any() or total <= 0.0 or not _is_stretch(slow):
             return 0.0

@@ -273,7 +273,7 @@ def _measure_place(seconds: Seconds) -> _Ordinary:
         by_step = nan_median(seconds, axis=0)
         known = np.isfinite(by_step)
         slow = np.zeros(len(by_step), dtype=bool)
-        slow[known] = upper_stretch(np.maximum(by_step[known], 0.0))
+        slow[known] = upper_stretch(np.sqrt(np.maximum(by_step[known], 0.0)))
         if slow.any() and nan_median(by_step[slow], axis=0) > SLOW_LINK_RATIO * nan_median(by_step[~slow], axis=0):
             row = seconds[:, ~slow][np.isfinite(seconds[:, ~slow])]
     usual = max(float(np.median(row)), 0.0)

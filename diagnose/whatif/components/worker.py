@@ -17,6 +17,7 @@ from diagnose.numerics.robust import (
     nan_quantile,
     noise_of_differences,
     robust_deviation,
+    upper_stretch,
 )
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
@@ -56,6 +57,8 @@ QUICK_ERROR = 1.48
 BEFORE_SHARE = 0.25
 #: A level lasts so many steps.
 MIN_LEVEL_STEPS = 3
+#: Where a worker is slow in stretches its levels are so many standard deviations of its steps apart.
+STRETCHES_APART = 2.0
 #: A worker is slow in so many times as many single steps as others are.
 HITS_RATIO = 3.0
 #: With one dp rank a worker's optimizer says that it is the worker and not the stage that is long, if forward, backward and
@@ -342,9 +345,25 @@ def _find_levels(
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
     usual = np.where(changed, usual_after, usual)
     pace = np.where(changed[..., None] & ~after, 0.0, usual[..., None])
+    on, usual_on = _find_stretches(own, has_peers & ~changed, np.log1p(SLOW_RATIO) * unit)
+    is_on_off = on.any(axis=-1)
+    constant, slow = constant | is_on_off, slow | is_on_off
+    pace = np.where(is_on_off[..., None], np.where(on, usual_on[..., None], 0.0), pace)
     even = np.where(np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma, pace, own)
     level = np.where(constant[..., None], even, np.where(hits, own, 0.0))
     return np.where(slow[..., None], np.maximum(level, 0.0), 0.0)
+
+
+def _find_stretches(own: Seconds, asked: Bools, least: Seconds) -> tuple[Bools, Seconds]:
+    """Find in which steps each series is behind where it is so in stretches, and its usual level there; none where it is always.
+
+    Between them it is no more behind than by `THROUGHOUT_LEVEL` of that; what lasts less than `BEFORE_SHARE` of all steps is a burst.
+    """
+    on = upper_stretch(own, apart=STRETCHES_APART) & asked[..., None]
+    level = np.nan_to_num(nan_median(np.where(on, own, np.nan), axis=-1))
+    off = np.nan_to_num(nan_median(np.where(on, np.nan, own), axis=-1))
+    told = (level > least) & (off < THROUGHOUT_LEVEL * level) & (on.mean(axis=-1) > BEFORE_SHARE)
+    return on & told[..., None], level
 
 
 def _are_slow_often(hits: Bools) -> Bools:
