@@ -357,7 +357,7 @@ def _find_levels(
 def _find_stretches(own: Seconds, asked: Bools, least: Seconds) -> tuple[Bools, Seconds]:
     """Find in which steps each series is behind where it is so in stretches, and its usual level there; none where it is always.
 
-    Between them it is no more behind than by `THROUGHOUT_LEVEL` of that; what lasts less than `BEFORE_SHARE` of all steps is a burst.
+    Between them it is no more behind than by `THROUGHOUT_LEVEL` of that; what lasts less than `BEFORE_SHARE` of all is a burst.
     """
     on = upper_stretch(own, apart=STRETCHES_APART) & asked[..., None]
     level = np.nan_to_num(nan_median(np.where(on, own, np.nan), axis=-1))
