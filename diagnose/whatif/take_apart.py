@@ -28,6 +28,7 @@ from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
 from diagnose.whatif.starts import attribute_delays, gather_delays, gather_starts
+from diagnose.whatif.token_costs import read_token_costs
 from diagnose.whatif.variants import find_beside, measure_variants
 
 
@@ -72,11 +73,12 @@ def _take_apart(
     alike_s = work_s if variants is None else work_s / variants
     experts = read_experts(observed, alike_s, n_stages, ep_size)
     even_s = alike_s if experts.ratio is None else alike_s / experts.ratio
+    draws = _read_draws(observed, even_s)
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = find_slow_steps(pace)
-    workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told)
+    workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws)
     if workers.slow.any() and not told.any():
         # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
         quick = np.where(workers.ratio > 1.0, np.nan, by_step)
@@ -84,12 +86,12 @@ def _take_apart(
         typical_s = np.where(of_quick > 0, of_quick, typical_s)
         pace = by_step / typical_s[:, :, None, None]
         step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace))
-        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, workers.ratio)
+        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws, workers.ratio)
     left = _without_workers(even_s, typical_s, step_ratio, workers)
     microbatches = find_microbatches(left)
     if (error := microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
-        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, workers.ratio)
+        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws, workers.ratio)
         left = _without_workers(even_s, typical_s, step_ratio, workers)
         microbatches = find_microbatches(left)
     left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
@@ -157,10 +159,14 @@ def _find_workers(
     step_ratio: Seconds,
     order: Ints,
     told: Bools,
+    draws: Seconds | None,
     known: Seconds | None = None,
 ) -> _Workers:
-    """Find slow workers; `order` puts the steps in time."""
+    """Find slow workers; `order` puts the steps in time, `draws` is how long microbatches are by their tokens."""
     n_stages = len(told)
+    if draws is not None:  # who has more work is not slow
+        compute_s = compute_s / draws
+        pace = pace / nan_median(draws, axis=0)
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
     drawn = measure_draws(compute_s[:, 0][:, :, order])
     known = None if known is None else np.log(known[:, :, order])
@@ -170,6 +176,12 @@ def _find_workers(
         slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)
         worker_log = np.where(np.tile(slow.T, (worker_log.shape[1] // n_stages, 1))[None, :, None, :], worker_log, 0.0)
     return _Workers(np.exp(worker_log), slow)
+
+
+def _read_draws(observed: Sequence[Observed], compute_s: Seconds) -> Seconds | None:
+    """Say by tokens how many times as long as usual in its step a microbatch is, shape (n_microbatches, n_steps, n_dp)."""
+    costs = read_token_costs(observed, compute_s)
+    return None if costs is None else costs / lower_median(nan_median(costs, axis=0), axis=1)[:, None]
 
 
 def _without_workers(compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, workers: _Workers) -> Seconds:

@@ -346,7 +346,7 @@ def _find_levels(
     usual = np.where(changed, usual_after, usual)
     pace = np.where(changed[..., None] & ~after, 0.0, usual[..., None])
     on, usual_on = _find_stretches(own, has_peers & ~changed, np.log1p(SLOW_RATIO) * unit)
-    is_on_off = on.any(axis=-1)
+    is_on_off = np.asarray(on.any(axis=-1))
     constant, slow = constant | is_on_off, slow | is_on_off
     pace = np.where(is_on_off[..., None], np.where(on, usual_on[..., None], 0.0), pace)
     even = np.where(np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma, pace, own)

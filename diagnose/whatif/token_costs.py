@@ -1,0 +1,96 @@
+"""What token columns tell of how long each microbatch takes: proof, where they predict times that they were not fitted to.
+
+Enters: observed blocks, and the work of computes. Leaves: how many times as long as a mean one each microbatch should take. Costs
+one pass over the computes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.model.optype import Op
+from diagnose.model.trace import Bools, Seconds
+from diagnose.numerics.robust import nan_median, robust_deviation
+from diagnose.whatif.computes import iterate_blocks
+from diagnose.whatif.medians import TINY_RATIO
+from diagnose.whatif.observed import Observed
+
+#: Fewer microbatches, of a step or in all, or fewer steps tell nothing.
+MIN_OF_STEP, MIN_MICROBATCHES, MIN_STEPS = 2, 32, 4
+#: Tokens tell where they predict this part of how microbatches differ that were not fitted to, as `ExpertPart` asks it.
+LEAST_EXPLAINED = 0.05
+#: A pause is no work: beyond this many robust deviations it counts as so many.
+CLIP_DEVIATIONS = 6.0
+
+
+def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> Seconds | None:
+    """Say how many times as long as a mean one each microbatch takes by its tokens and their squares.
+
+    What they cost is learned from what microbatches of one worker and step differ by: so a slow worker is not taken for long
+    documents, nor long documents for a slow worker. It is checked on the steps that were not fitted to.
+
+    Parameters
+    ----------
+    observed : sequence of Observed
+    work_s : ndarray of float64, axes as in `Breakdown`
+        Computes without waits and recorded pauses, seconds.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_microbatches, n_steps, n_dp), or None
+        1 where a microbatch's tokens are not known. None where no column is there, or none tells.
+    """
+    columns = _gather(observed, work_s.shape[2:])
+    cost = np.nanmean(work_s[:2] / np.nanmean(work_s[:2], axis=(2, 3, 4), keepdims=True), axis=(0, 1))
+    there = np.isfinite(cost) & np.isfinite(columns).all(axis=0)
+    n_microbatches, n_steps, _ = cost.shape
+    if not len(columns) or n_microbatches < MIN_OF_STEP or n_steps < MIN_STEPS or there.sum() < MIN_MICROBATCHES:
+        return None
+    x = np.stack([column / column[there].mean() - 1.0 for column in columns])
+    within, y = _within(x, there), _within(cost[None], there)[0]
+    width = CLIP_DEVIATIONS * robust_deviation(y[there])
+    y = np.clip(y, -width, width)
+    even, odd = slice(0, None, 2), slice(1, None, 2)
+    missed = sum(
+        float(((y[:, seen] - np.tensordot(_fit(within[:, :, fitted], y[:, fitted]), within[:, :, seen], 1)) ** 2).sum())
+        for fitted, seen in ((even, odd), (odd, even))
+    )
+    if missed > (1.0 - LEAST_EXPLAINED) * float((y**2).sum()):
+        return None
+    ratio = 1.0 + np.tensordot(_fit(within, y), np.where(there, x, 0.0), 1)
+    return np.asarray(np.maximum(ratio, TINY_RATIO))
+
+
+def _gather(observed: Sequence[Observed], shape: tuple[int, ...]) -> Seconds:
+    """Lay out the columns that differ between microbatches, shape (n_columns, n_microbatches, n_steps, n_dp), NaN where unknown."""
+    found = np.full((2, *shape), np.nan)
+    for steps, o in iterate_blocks(observed):
+        nodes = o.block.nodes
+        first = (nodes.op == Op.FORWARD) & (nodes.stage == 0) & (nodes.chunk <= 0)
+        for of_column, given in zip(found, (o.block.tokens, o.block.tokens_sq), strict=True):
+            if given is not None:
+                for node in np.flatnonzero(first).tolist():
+                    of_column[int(nodes.microbatch[node]), steps] = given[node]
+    spread = nan_median(found, axis=(1, 2, 3)) > 0
+    differ = [
+        bool(known) and np.nanmax(column) > np.nanmin(column) for column, known in zip(found, spread, strict=True)
+    ]
+    return found[differ]
+
+
+def _within(values: Seconds, there: Bools) -> Seconds:
+    """Take off what the microbatches of one worker and step share: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
+    mean = np.where(there, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=0), 1)
+    return np.where(there, values - mean, 0.0)
+
+
+def _fit(x: Seconds, y: Seconds) -> Seconds:
+    """Say what each column costs, at least 0: shape (n_columns,)."""
+    rows, target = x.reshape(len(x), -1), y.ravel()
+    cost = np.linalg.lstsq(rows.T, target, rcond=None)[0]
+    if (cost >= 0.0).all():
+        return np.asarray(cost)
+    # Tokens and their squares grow together: where both do not cost something, one does.
+    alone = np.maximum(rows @ target / np.maximum((rows**2).sum(axis=1), TINY_RATIO), 0.0)
+    best = int(np.argmax(alone**2 * (rows**2).sum(axis=1)))
+    return np.where(np.arange(len(alone)) == best, alone, 0.0)
