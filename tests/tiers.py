@@ -168,6 +168,7 @@ TIERS = {
     "tests/whatif/components/test_catalogue.py": PLAIN,
     "tests/whatif/components/test_expert.py": PLAIN,
     "tests/whatif/test_between.py": PLAIN,
+    "tests/whatif/test_token_costs.py": PLAIN,
     "tests/whatif/test_clocks.py": PLAIN,
     "tests/whatif/test_clocks.py::test_clocks_change_neither_verdict_nor_gains": LONG,
     "tests/whatif/test_clocks.py::test_clocks_change_neither_verdict_nor_gains[blocking-": PLAIN,

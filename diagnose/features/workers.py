@@ -27,6 +27,8 @@ READS_AS = {
     "microbatch a step nothing shows whether others of that step are slow, too; misleads where the job has no such allocator",
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
     "misleads never",
+    "worker.documents_doubt": "how probable it is that a slow replica has longer documents than others: all stages of a dp rank "
+    "are slow since the first step, documents differ by as much, and no tokens tell; misleads where they are dealt at random",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
     "pass 1; misleads when slow workers and uneven stages overlap",
     "stage.m_s": "M_S of the paper: part of S's lost time that comes back when the last stage is ideal; may pass 1; misleads when "
@@ -49,6 +51,9 @@ HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, 0.495
 STAGE_CHANCE = 0.25
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
 PAUSE_CHANCE = 0.4
+#: A replica that is slow since the first step by no more than so many standard deviations of its documents may have longer ones:
+#: the times of both are the same, so that nothing tells.
+DOCUMENTS_DEVIATIONS, DOCUMENTS_CHANCE = 3.0, 0.495
 #: Below this ratio a direction is not slow (as the rule), nor where it is behind by less than this part of what forwards are: so
 #: much is noise (a real loader that tripled forwards left backwards at 1.02).
 SLOW_DIRECTION_RATIO = 1.015
@@ -73,6 +78,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
         "host_doubt",
         "stage_doubt",
         "pause_doubt",
+        "documents_doubt",
     )
     found: Features
     if n_dp == 1 and not breakdown.slow_workers.any():
@@ -101,6 +107,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.stage_doubt": Feature(STAGE_CHANCE if n_dp == 1 and not _count_began(breakdown) else 0.0),
             "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
+            "worker.documents_doubt": Feature(_doubt_documents(breakdown)),
         }
     missing = Feature.missing("no time was lost against the ideal")
     found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
@@ -142,6 +149,17 @@ def _doubt_host(forward: float, backward: float) -> float:
         return 0.0
     share = np.log(backward) / np.log(forward)
     return HOST_CHANCE if SLOW_DIRECTION_SHARE <= share < HOST_SHARE else 0.0
+
+
+def _doubt_documents(breakdown: Breakdown) -> float:
+    """Say how probable it is that slow workers have longer documents: whole replicas, all the time, by what documents differ by."""
+    slow = breakdown.slow_workers
+    replicas = np.asarray(slow.all(axis=1))
+    if breakdown.has_token_costs or (slow & ~replicas[:, None]).any() or _count_began(breakdown):
+        return 0.0
+    uneven = (1.0 - breakdown.microbatch_ordinary) * np.log(breakdown.microbatch_ratio[0])
+    behind = np.log(breakdown.worker_ratio).mean(axis=(0, 1, 2))[replicas]  # (n_replicas,)
+    return DOCUMENTS_CHANCE if behind.max() <= DOCUMENTS_DEVIATIONS * uneven[..., replicas].std() else 0.0
 
 
 def is_slow(behind: Seconds) -> Bools:

@@ -183,6 +183,8 @@ class Breakdown:
     variant_ratio : ndarray of float64, broadcastable to `compute_s`, or float
         How long the schedule makes a compute against the ordinary one: beside another one, a whole backward among split ones, the
         weight gradients of several microbatches.
+    has_token_costs : bool
+        Token columns tell how long microbatches are: who has more of them is not taken for slow.
     """
 
     steps: Ints
@@ -209,6 +211,7 @@ class Breakdown:
     queue_deviations: float = 0.0
     experts: Experts = NO_EXPERTS
     variant_ratio: Seconds | float = 1.0
+    has_token_costs: bool = False
 
     @property
     def alike_s(self) -> Seconds:

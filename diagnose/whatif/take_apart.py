@@ -141,6 +141,7 @@ def _take_apart(
         queue_deviations=queue.deviations,
         experts=experts,
         variant_ratio=1.0 if variants is None else variants,
+        has_token_costs=draws is not None,
     )
 
 

@@ -43,8 +43,8 @@ def test_chunks_of_a_stage_are_added_up() -> None:
     assert found["stage.ratio"].value == pytest.approx(1.0)
 
 
-def test_one_slow_worker_contradicts_nobody_but_its_own_rank() -> None:
-    """Stage 1 is a little the longest; dp rank 0 has a worker on stage 0 three times as slow: half of the ranks say another."""
+def test_a_slow_worker_contradicts_no_stage() -> None:
+    """Stage 1 is a little the longest, and dp rank 0 has a worker on stage 0 three times as slow: as fast as its peer it agrees."""
     slow = slowed({(0, 0): 3.0})
     factor = np.array([1.0, 1.1])
     typical = slow.typical_s * factor
@@ -54,7 +54,15 @@ def test_one_slow_worker_contradicts_nobody_but_its_own_rank() -> None:
         worker_ratio=slow.worker_ratio,
         slow_workers=slow.slow_workers,
     )
-    assert measure_stages(parts, 2)["stage.contradicted_share"].value == pytest.approx(0.5)
+    assert measure_stages(parts, 2)["stage.contradicted_share"].value == 0.0
+
+
+def test_a_rank_with_another_longest_stage_contradicts() -> None:
+    """Stage 1 is the longest on two of three ranks, and no worker is slow: a third of them say another."""
+    base = components(n_dp=3)
+    compute_s = base.compute_s * np.array([[1.0, 1.0, 1.3], [1.1, 1.1, 1.1]])[None, :, None, None]
+    parts = components(n_dp=3, typical_s=base.typical_s * np.array([1.0, 1.1]), compute_s=compute_s)
+    assert measure_stages(parts, 2)["stage.contradicted_share"].value == pytest.approx(1 / 3)
 
 
 def test_a_rank_without_values_is_no_contradiction_by_crash() -> None:

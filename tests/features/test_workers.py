@@ -1,9 +1,11 @@
 """How far a worker is behind its peers, in both directions, in which steps."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from diagnose.features.workers import HOST_CHANCE, measure_workers, slow_steps, slow_workers
+from diagnose.features.workers import DOCUMENTS_CHANCE, HOST_CHANCE, measure_workers, slow_steps, slow_workers
 from tests.features.hand import N_STEPS, STEPS, components, slowed, what_if
 
 
@@ -62,6 +64,26 @@ def test_what_slows_forwards_most_may_stop_the_process(backward: float, doubt: f
     found = measure_workers(slowed({(1, 1): 3.0}, backward=backward), what_if())
     assert found["worker.host_doubt"].value == doubt
     assert measure_workers(components(), what_if())["worker.host_doubt"].value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("places", "spread", "has_tokens", "steps", "doubt"),
+    [
+        ([(1, 0), (1, 1)], 0.3, False, slice(None), DOCUMENTS_CHANCE),
+        ([(1, 0), (1, 1)], 0.3, True, slice(None), 0.0),  # the tokens say that it has no more of them
+        ([(1, 0), (1, 1)], 0.3, False, slice(4, None), 0.0),  # it was not slow before
+        ([(1, 0), (1, 1)], 0.01, False, slice(None), 0.0),  # documents differ by far less
+        ([(1, 0)], 0.3, False, slice(None), 0.0),  # documents are long on all stages
+    ],
+)
+def test_a_slow_replica_may_have_longer_documents(
+    places: list[tuple[int, int]], spread: float, has_tokens: bool, steps: slice, doubt: float
+) -> None:
+    """A whole replica 1.5 times as slow in all steps, where microbatches differ as much: nothing but tokens tells which."""
+    parts = slowed(dict.fromkeys(places, 1.5), steps=steps)
+    ratio = np.exp(np.random.default_rng(5).normal(0.0, spread, parts.microbatch_ratio.shape))
+    parts = dataclasses.replace(parts, microbatch_ratio=ratio, has_token_costs=has_tokens)
+    assert measure_workers(parts, what_if())["worker.documents_doubt"].value == doubt
 
 
 def test_without_peers_nothing_can_be_said() -> None:

@@ -136,7 +136,10 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
         for each in (alike, left):
             if _is_each(each):
                 return np.asarray(each)
-        if here.others and len(forward) == 1 and (_all_above(forward, elsewhere) or _only_here(here)):
+        is_one = len(forward) == 1
+        if here.others and (
+            _are_all_here(forward, elsewhere) or (is_one and (_all_above(forward, elsewhere) or _only_here(here)))
+        ):
             return np.ones(forward.shape, dtype=bool)
     # One bad loader: one dp rank, far more often than a collection could.
     by_rank = left.any(axis=0).mean(axis=0)  # (n_dp,)
@@ -234,6 +237,13 @@ def _all_above(forward: Bools, elsewhere: Bools) -> bool:
     """Say whether most workers of the first stage stall more often than nearly all others: with one microbatch."""
     here, there = forward.sum(axis=(0, 1)), elsewhere.sum(axis=(1, 2)).ravel()
     return len(here) >= MIN_STALLS and float(np.median(here)) > float(np.quantile(there, 0.9))
+
+
+def _are_all_here(forward: Bools, elsewhere: Bools) -> bool:
+    """Say whether the workers of the stage stall, and hardly any elsewhere: collections choose no stage."""
+    here, there = forward.any(axis=(0, 1)), elsewhere.any(axis=(1, 2))  # (n_dp,), (n_others, n_dp)
+    by_luck = (1.0 + len(elsewhere)) ** -float(here.sum())
+    return more_than_chance(int(here.sum()), here.size, float(there.mean()), INPUT_RATE_RATIO) and by_luck < CHANCE
 
 
 def _only_here(here: _Reader) -> bool:
