@@ -52,8 +52,12 @@ def _compete(one: Cause, other: Cause) -> bool:
 
 
 def _explains(one: Cause, other: Cause) -> bool:
-    """Say whether a cause gives back enough to be what another gives back: a small one beside it has seconds of its own."""
-    return one.recoverable >= SAME_SECONDS_SHARE * other.recoverable
+    """Say whether a cause gives back enough to be what another gives back: a small one beside it has seconds of its own.
+
+    Alone or by its share of all lost time: beside a second fault mending one alone may give little.
+    """
+    shares = (one.share or 0.0) >= SAME_SECONDS_SHARE * (other.share or 0.0)
+    return shares and one.recoverable >= SAME_SECONDS_SHARE * other.recoverable
 
 
 def _read(features: Features, name: str) -> float:

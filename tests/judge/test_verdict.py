@@ -785,9 +785,18 @@ def test_causes_that_compete_are_one_finding(probability: float, said: list[str]
 
 
 @pytest.mark.parametrize(
-    ("recoverable", "said"), [(0.3, ["worker-fault"]), (0.09, ["worker-fault", "sequence-imbalance"])]
+    ("recoverable", "share", "said"),
+    [
+        (0.3, 0.4, ["worker-fault"]),
+        (0.09, 0.4, ["worker-fault", "sequence-imbalance"]),
+        (
+            0.3,
+            0.1,
+            ["worker-fault", "sequence-imbalance"],
+        ),  # beside a second fault mending the large one alone gives little
+    ],
 )
-def test_a_small_cause_is_not_what_a_large_one_may_be(recoverable: float, said: list[str]) -> None:
+def test_a_small_cause_is_not_what_a_large_one_may_be(recoverable: float, share: float, said: list[str]) -> None:
     """The surer of two that compete stays for both where it has half of the other's seconds; else each has its own."""
     analysis = measured(SPEC, SLOW, SEQUENCES).analysis
     analysis = dataclasses.replace(analysis, features=analysis.features | {"story.other": Feature(0.6)})
@@ -798,9 +807,9 @@ def test_a_small_cause_is_not_what_a_large_one_may_be(recoverable: float, said: 
     (other,) = found.alternatives
     told = msgspec.structs.replace(other, cause="worker-fault")
     large = msgspec.structs.replace(
-        found, cause="sequence-imbalance", recoverable=0.2, confidence=other.confidence, alternatives=(told,)
+        found, cause="sequence-imbalance", recoverable=0.2, share=0.5, confidence=other.confidence, alternatives=(told,)
     )
-    sure = msgspec.structs.replace(found, recoverable=recoverable, alternatives=())
+    sure = msgspec.structs.replace(found, recoverable=recoverable, share=share, alternatives=())
     assert sure.confidence > large.confidence
     merged = merge_alternatives([sure, large])
     assert [cause.cause for cause in merged] == said
