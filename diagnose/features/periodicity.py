@@ -18,7 +18,8 @@ READS_AS = {
     "or it happened once",
     "stall.chance": "probability that so many steps lie on one period by chance; small: no chance",
     "stall.hits": "how many steps lose time at their start or end; two always seem to lie on a period; misleads on long traces",
-    "stall.checkpoint_share": "part of the time lost there in steps with checkpoint rows or right after one; 1 all explained",
+    "stall.checkpoint_share": "part of the time lost there in steps with checkpoint rows or right after one, as far as rows are "
+    "long enough; 1 all explained",
     "stall.steps_share": "part of the borders between steps that lose time; 1 all of them: no checkpoint",
     "stall.size_ratio": "seconds lost at such a border over an ordinary step",
     "stall.planned_doubt": "how probable it is that what is lost there is planned work, as an evaluation every so many steps, "
@@ -34,6 +35,8 @@ READS_AS = {
 }
 #: Steps that lost more than this part of the most that any step lost count as hit.
 HIT_SHARE = 0.3
+#: What is lost beside a row is its own up to so many times its length: all wait for the longest save, and begin anew after it.
+ROW_TELLS = 2.0
 #: Rows explain what is lost from this part of it on.
 EXPLAINED_SHARE = 0.5
 #: Without rows a stall of all workers, once or every so many steps, is a save in half of the cases at most: frameworks save,
@@ -126,11 +129,17 @@ def _measure_borders(breakdown: Breakdown, order: Ints, gains: Gains, evidence: 
         reason = "it happened once, at the start of the first step recorded, where whatever begins there looks like it"
         found["stall.regularity"] = Feature.missing(reason)
     found["stall.size_ratio"] = Feature(float(lost[hits].mean()) / float(np.median(gains.replayed_steps_s)))
-    saved = np.unique(evidence.step[evidence.op == Op.CHECKPOINT])
-    near = np.isin(borders, np.concatenate([saved, saved + 1]))
-    if not len(saved):
+    saving = evidence.op == Op.CHECKPOINT
+    if not saving.any():
         return found | {"stall.checkpoint_share": Feature.missing("the trace has no checkpoint rows")}
-    share = float(lost[near].sum() / lost.sum())
+    saved = np.unique(evidence.step[saving])
+    longest_s = np.zeros(len(saved))
+    np.maximum.at(longest_s, np.searchsorted(saved, evidence.step[saving]), (evidence.end_s - evidence.start_s)[saving])
+    told_s = np.zeros(len(borders))
+    for near in (saved, saved + 1):
+        at = np.searchsorted(borders, near).clip(max=len(borders) - 1)
+        np.maximum.at(told_s, at, np.where(borders[at] == near, ROW_TELLS * longest_s, 0.0))
+    share = float(np.minimum(lost, told_s).sum() / lost.sum())
     if share >= EXPLAINED_SHARE:
         # Rows know better when it was: what lies before a step whose predecessor was not sampled counts as after it.
         found |= _describe_period(steps, np.isin(steps, saved))

@@ -110,15 +110,15 @@ def gains(lost: Mapping[str, Sequence[float]] | None = None) -> Gains:
     )
 
 
-def evidence(rows: Sequence[tuple[Op, int]] = ()) -> Evidence:
-    """Give evidence rows of a type and a step each."""
+def evidence(rows: Sequence[tuple[Op, int]] = (), *, seconds: float = 1.0) -> Evidence:
+    """Give evidence rows of a type and a step each, all of one length."""
     return Evidence(
         op=np.array([int(op) for op, _ in rows], dtype=np.int64),
         step=np.array([step for _, step in rows], dtype=np.int64),
         dp=np.zeros(len(rows), dtype=np.int64),
         stage=np.zeros(len(rows), dtype=np.int64),
         start_s=np.zeros(len(rows)),
-        end_s=np.ones(len(rows)),
+        end_s=np.full(len(rows), seconds),
     )
 
 

@@ -33,9 +33,9 @@ def sampled(seed: int, n_runs: int = 8) -> np.ndarray:
     return np.array(numbers)
 
 
-def lost(seconds: dict[str, list[float]], *rows: tuple[Op, int]) -> Features:
-    """Measure what is lost at the borders of steps, with evidence rows or without."""
-    return measure_periodicity(components(), gains(seconds), evidence(rows))
+def lost(seconds: dict[str, list[float]], *rows: tuple[Op, int], row_s: float = 8.0) -> Features:
+    """Measure what is lost at the borders of steps, with evidence rows of some length or without."""
+    return measure_periodicity(components(), gains(seconds), evidence(rows, seconds=row_s))
 
 
 # ------------------------------------------------------------------------------------------ find_period
@@ -155,6 +155,14 @@ def test_checkpoint_rows_explain_their_steps_and_the_next() -> None:
     seconds = {"start-delay": [4.0 if i in (3, 8) else 0.0 for i in range(N_STEPS)]}
     for row in (102, 103):
         assert lost(seconds, (Op.CHECKPOINT, row))["stall.checkpoint_share"].value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("row_s", "share"), [(4.0, 1.0), (2.0, 1.0), (0.1, 0.05)])
+def test_a_short_save_does_not_explain_a_long_stop(row_s: float, share: float) -> None:
+    """4 s lost beside a row of as long, or half of it, are the row's; of those beside a tenth of a second a twentieth is."""
+    seconds = {"start-delay": [4.0 if i == 3 else 0.0 for i in range(N_STEPS)]}
+    found = lost(seconds, (Op.CHECKPOINT, 103), row_s=row_s)
+    assert found["stall.checkpoint_share"].value == pytest.approx(share)
 
 
 def test_without_rows_or_without_lost_time_checkpoints_are_missing() -> None:
