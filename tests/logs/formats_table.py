@@ -40,14 +40,16 @@ FIRST, N = 60_000, 40
 RIGHT, QUIET = 0.95, 0.97
 #: Times that are wrong by this part are read off a coarse clock: less than what counts as slow.
 COARSE = 0.005
+#: Less than this part of the steps in lines is too few for their cost.
+TOLD_PART = 0.99
 #: A period shows where so many lines are in one.
 SHOWN_LINES = 3
 #: What files lack, and what is said then.
 LACKS = {
     "clock": "bars show whole seconds, or rates of two digits: what is shorter than that does not show",
     "lines": "too few lines",
-    "lines between": "each line is one step and the steps between are not printed: periods are named with their divisors, the "
-    "cost is that of the printed steps",
+    "lines between": "each line is one step and the steps between are not printed, or some are in no line: periods are named with "
+    "their divisors, the cost is that of the printed steps",
     "stamps": "a restart is told and what was run again, not how long the job was down",
     "first lines": "times run from line to line, so that the first line of a start has none: slow first steps are in the cost of "
     "the restart",
@@ -180,6 +182,12 @@ def _is_sampled(log: TrainingLog, facts: LogFacts) -> bool:
     return not log.is_mean and facts.interval > 1
 
 
+def _count_told(log: TrainingLog) -> int:
+    """Count the steps between the first and the last line that some line stands for."""
+    passed = np.diff(log.iteration).clip(0)
+    return int(np.where(log.n_steps[1:] > 0, np.minimum(log.n_steps[1:], passed), passed).sum())
+
+
 def _name_unpriced(shape: Shape, log: TrainingLog, facts: LogFacts) -> str:
     """Name what a file lacks for the cost of what is told of it."""
     if log.of:
@@ -192,6 +200,8 @@ def _name_unpriced(shape: Shape, log: TrainingLog, facts: LogFacts) -> str:
         return "lines between"
     if shape.kind in ("restart", "first-steps", "windows", "ramp") and log.iteration[0] > shape.run.interval:
         return "first lines"
+    if log.is_mean and _count_told(log) < TOLD_PART * float(np.diff(log.iteration).clip(0).sum()):
+        return "lines between"
     return ""
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,14 @@ from diagnose.trace.find_log import find_log
 from diagnose.trace.logs.load import load_log
 from tests.logs.runs import Attempt, Between, LoggedRun, steady_run
 from tests.logs.writers.composer import write_composer
+from tests.logs.writers.consoles import TEMPLATES, write_console
 from tests.logs.writers.huggingface import write_accelerate, write_loading, write_trainer
 from tests.logs.writers.lightning import write_bar, write_rich_bar
 from tests.logs.writers.stragglers import write_nvrx
 from tests.logs.writers.torchtitan import write_torchtitan
 from tests.logs.writers.torchtune import write_disk_log, write_torchtune
 from tests.logs.writers.verl import write_verl
-from tests.logs.writers.vision import write_imagenet, write_open_clip, write_openmmlab, write_timm, write_torchvision
+from tests.logs.writers.vision import write_imagenet, write_open_clip, write_timm, write_torchvision
 from tests.trace.producers.recordings import say_nothing
 
 
@@ -65,7 +67,12 @@ CASES = {
     "imagenet": Case(title="PyTorch's ImageNet example", write=write_imagenet, error=0.02),
     "timm": Case(title="timm", write=write_timm, error=0.02),
     "torchvision": Case(title="torchvision's MetricLogger", write=write_torchvision, error=4e-3),
-    "openmmlab": Case(title="OpenMMLab (MMEngine)", write=write_openmmlab, error=1e-3),
+    "mmcv": Case(title="OpenMMLab (mmcv)", write=partial(write_console, TEMPLATES["mmcv"]), error=1e-3),
+    "mmengine": Case(title="OpenMMLab (MMEngine)", write=partial(write_console, TEMPLATES["MMEngine"]), error=6e-3),
+    "paddleclas": Case(title="PaddleClas", write=partial(write_console, TEMPLATES["PaddleClas"]), error=0.02),
+    "detectron2": Case(
+        title="Detectron2", write=partial(write_console, TEMPLATES["Detectron2"]), error=0.1, coarse=True
+    ),
 }
 
 
