@@ -216,6 +216,30 @@ TEMPLATES: dict[str, Template] = {
         length=600,
         first=1,
     ),
+    "fairseq 0.6": Template(
+        line="| epoch {e:03d} {i:5d} / {length} loss=1.27 (1.50), wps={lap_inside_words:.0f}, wpb={tokens:.0f}, bsz={batch}, "
+        "lr=0.001, clip=100%, gnorm=2.1427",
+        length=600,
+        never=("restart", "sequence"),
+    ),
+    "icefall": Template(
+        line=_AT_MS
+        + " INFO [train.py:755] (0/7) Epoch {e0}, batch {i0}, loss[loss=0.455, over 2490.00 frames.], tot_loss[loss=0.455, "
+        "over 2490.00 frames.], batch size: 30, lr: 3.00e-03",
+        length=600,
+        first=1,
+    ),
+    "ESPnet": Template(
+        line="[node-1] "
+        + _AT_MS
+        + " (trainer:486) INFO: {e}epoch:train:{i_before}-{i}batch: iter_time=0.001, forward_time=0.005, "
+        "loss=1.281, backward_time=0.005, optim_step_time=1.970e-04, lr_0=0.100, train_time={mean:.3f}",
+        length=600,
+        never=("restart",),
+    ),
+    "NiftyNet": Template(
+        line="INFO:niftynet:" + _AT_MS + ": Training iter {n}, loss=0.4051785469055176 ({own:.6f}s)",
+    ),
     "mmcv": Template(
         line=_AT_MS
         + " - mmdet - INFO - Epoch [{e}][{i}/{length}]\tlr: 1.978e-03, eta: 1 day, 1:00:00, time: {mean:.3f}, data_time: 0.001, "
@@ -293,6 +317,8 @@ def _steps(template: Template, run: LoggedRun) -> Iterator[tuple[dict, bool]]:
             "tokens_rate": rate,
             "tokens_rate_gpu": rate / run.world_size,
             "tokens_rate_cut": _cut(rate),
+            "lap_inside_words": run.tokens[index] / seconds["lap_inside"],
+            "i_before": i0 + 1 - (end - since) + 1,
             "passed": all_[end] - all_[since],
             "lap_s": own[end] - own[lap],
             "wall": wall,

@@ -265,6 +265,96 @@ CASES: dict[str, Case] = {
         [40, 140],
         [0.5125, 0.5125],
     ),
+    "icefall": (
+        "icefall, snowfall",
+        [
+            line
+            for epoch, n, s in ((0, 50, 10), (0, 100, 50), (1, 0, 51), (1, 50, 91))
+            for line in (
+                f"WARNING:root:Epoch {epoch}, batch {n}, batch avg loss 0.6",
+                f"2021-09-30 17:34:{s},000 WARNING [train.py:546] (0/7) Epoch {epoch}, batch {n}, batch avg loss 0.6, total",
+            )
+            if s < 60
+        ],
+        [100],
+        [0.8],
+    ),
+    "snowfall": (
+        "icefall, snowfall",
+        [
+            f"2020-12-23 17:27:5{n},500 INFO [train.py:181] batch {10 * n}, epoch 0/8 global average objf: 3.7"
+            for n in (1, 2)
+        ],
+        [20],
+        [0.1],
+    ),
+    "ESPnet": (
+        "ESPnet",
+        [
+            f"[PC] 2020-11-11 16:58:{s},250 (trainer:486) INFO: {epoch}epoch:train:{n - 9}-{n}batch: train_time=0.5"
+            for epoch, n, s in ((1, 10, 10), (1, 20, 15), (2, 10, 25), (2, 20, 30))
+        ],
+        [20, 30, 40],
+        [0.5, 1.0, 0.5],
+    ),
+    "NiftyNet": (
+        "NiftyNet",
+        [f"INFO:niftynet:2018-02-04 05:22:25,146: Training iter {n}, loss=0.31178 (3.145937s)" for n in (7, 8)],
+        [7, 8],
+        [3.145937, 3.145937],
+    ),
+    "nnU-Net": (
+        "nnU-Net",
+        [
+            line
+            for n in (0, 1)
+            for line in (
+                "2021-05-19 14:11:58.867113: ",
+                f"epoch:  {n}",
+                "2021-05-19 14:26:18.594383: train loss : -0.7948",
+                f"2021-05-19 14:26:37.462463: This epoch took {500 + 250 * n}.000000 s",
+            )
+        ],
+        [250, 500],
+        [2.0, 3.0],
+    ),
+    "nnU-Net 2": (
+        "nnU-Net",
+        [
+            line
+            for n in (0, 1)
+            for line in (f"2023-05-19 14:11:58.867113: Epoch {n} ", "2023-05-19 14:26: Epoch time: 250.0 s")
+        ],
+        [250, 500],
+        [1.0, 1.0],
+    ),
+    "fairseq 0.6": (
+        "fairseq",
+        [
+            f"| epoch {epoch:03d}  {n} / 300 loss=1.27 (1.50), wps=1000, wpb={wpb}, bsz=32, lr=0.001, clip=100%, gnorm=2.1427"
+            for epoch, n, wpb in ((1, 100, 500), (1, 200, 600), (2, 100, 500))
+        ],
+        [100, 200, 400],
+        [0.5, 0.7, 0.5],
+    ),
+    "mmdetection's JSON": (
+        "JSON Lines",
+        [
+            f'{{"mode": "train", "epoch": {epoch}, "iter": {n}, "lr": 0.001, "data_time": 0.1, "loss": 1177.3, "time": {s}}}'
+            for epoch, n, s in ((1, 100, 0.9), (1, 200, 0.8), (2, 100, 0.7), (2, 200, 0.6))
+        ],
+        [100, 200, 300, 400],
+        [0.9, 0.8, 0.7, 0.6],
+    ),
+    "bars of several ranks": (
+        "a training loop with tqdm",
+        [
+            f"| epoch 001:   0%| | {n}/11265 [02:{s}<9:05:31,  3.00s/it, loss=0.0"
+            for n, s in ((50, 30), (48, 30), (49, 31), (50, 32), (51, 33), (49, 32), (52, 36), (51, 35), (53, 39))
+        ],
+        [51, 52, 53],
+        [3.0, 3.0, 3.0],
+    ),
     "NeMo Automodel": (
         "NeMo Automodel",
         [

@@ -5,9 +5,9 @@ Enters: lines. Leaves: steps, time in the loader, evaluations, saves.
 A pattern names what it finds, also twice, as `s` and `s2`. The number of the step is `step`, of `total`; where an epoch has steps
 of its own it is one of `length`, in `epoch`. Its time is `s`, `ms` or `us`; or `since_s`, what passed since the line before; or
 `epoch_s`, what the epoch took that it ends; or `per_s`, steps a second; or a reading of a clock that runs on, `clock_s` or
-`clock_ms`; or `mean_s`, the mean since the run was started; or `lap_s`, that since the epoch began; or, where it is none of these,
-told by the stamps of lines. Besides there are `data_s`, `tokens` and `batch`. `work_per_s` is a rate of tokens alone, of which a
-step has nobody knows how many. Numbers may be as nanotron writes them: 11.5K.
+`clock_ms`; or `mean_s`, the mean since the run was started; or `lap_s`, that since the epoch began, or `lap_rate` and `tokens` for
+it; or, where it is none of these, told by the stamps of lines. Besides there are `data_s`, `tokens` and `batch`. `work_per_s` is a
+rate of tokens alone, of which a step has nobody knows how many. Numbers may be as nanotron writes them: 11.5K.
 
 Sources: AI-Hypercomputer/maxtext, src/MaxText/metric_logger.py; karpathy/nanoGPT, train.py; karpathy/llama2.c, train.py;
 karpathy/llm.c, train_gpt2.cu; karpathy/build-nanogpt, train_gpt2.py, and karpathy/nanochat, scripts/base_train.py;
@@ -20,7 +20,9 @@ mindformers/core/callback/callback.py, and mindspore-lab/mindyolo, mindocr; tens
 research/object_detection/model_lib_v2.py, and tensorflow/tensorflow, python/training/basic_session_run_hooks.py; keras-team/keras,
 src/utils/progbar.py; flairNLP/flair, flair/trainers/plugins; facebookresearch/DiT, train.py; facebookresearch/dlrm,
 dlrm_s_pytorch.py; Megvii-BaseDetection/YOLOX, yolox/core/trainer.py; PaddlePaddle/PaddleOCR, tools/ program.py;
-NVIDIA-NeMo/Automodel, recipes.
+NVIDIA-NeMo/Automodel, recipes; k2-fsa/icefall, egs/*/ASR/*/train.py, and k2-fsa/snowfall; espnet/espnet, espnet2/train/reporter.py;
+NifTK/NiftyNet, niftynet/engine/handler_console.py; MIC-DKFZ/nnUNet, nnunetv2/training/nnUNetTrainer/nnUNetTrainer.py;
+HRNet/HRNet-Semantic-Segmentation, lib/core/function.py, which PIDNet and DDRNet share.
 """
 
 import dataclasses
@@ -43,7 +45,7 @@ _CUT = {b"K": 1e3, b"M": 1e6, b"G": 1e9, b"B": 1e9}
 #: Tokens that seconds are told of where only a rate is.
 NOMINAL = 1_000_000
 #: Readings of clocks, and means since something began, with the seconds in each.
-_CLOCKS = {"clock_s": 1.0, "clock_ms": 1e-3, "mean_s": 1.0, "lap_s": 1.0}
+_CLOCKS = {"clock_s": 1.0, "clock_ms": 1e-3, "mean_s": 1.0, "lap_s": 1.0, "lap_rate": 1.0}
 _N = rb"(\d{1,12}(?:\.\d{1,20})?)"
 _STEP, _TOTAL = rb"(?P<step>\d{1,12})", rb"(?P<total>\d{1,12})"
 
@@ -74,6 +76,8 @@ class Console:
         The same for whole lines as most are, as a `RowReader` has it; empty where lines are read one after the other.
     first_epoch : int
         What the first epoch is called, where the log does not show it.
+    length : int
+        Steps of an epoch, where lines of epochs alone are printed and do not say it.
     warm_up : int
         Steps at the begin of an epoch, or of a run, that a mean leaves out once there are more; of `mean_s` it never has them.
     of : str
@@ -90,6 +94,7 @@ class Console:
     row: bytes = b""
     is_mean: bool = False
     first_epoch: int = 1
+    length: int = 0
     warm_up: int = 0
     of: str = ""
     events: tuple[Event, ...] = ()
@@ -102,8 +107,12 @@ class _Reader:
         self.step = re.compile(console.step)
         self.events = [(event, re.compile(event.at)) for event in console.events]
         #: What the first epoch and its first step are called; the epoch, where a line of its own tells it.
-        self.first_epoch, self.first_step, self.epoch = console.first_epoch, 1, 1
+        self.first_epoch, self.first_step, self.epoch = console.first_epoch, 1, -1 if console.length else 1
         self.has_epochs = any(event.kind == "epoch" for event in console.events) or "epoch" in self.step.groupindex
+        #: Steps before each epoch, where no line says how long epochs are; the last step, in the run and in its epoch, and from
+        #: where it was printed.
+        self.begins: dict[int, int] = {}
+        self.last = (0, 0, 0)
         #: How often a line said that training starts, and after which step; NaN where it does not say.
         self.starts, self.began = 0, 0.0
         #: Readings of a clock, eight numbers each: step, start, steps since it, seconds, half of their last digit, stamp, seconds
@@ -115,7 +124,11 @@ class _Reader:
     def take(self, line: bytes) -> bool:
         """Take one line."""
         if said := self.step.search(line):
-            self._take_step({name.rstrip("2"): text for name, text in said.groupdict().items() if text})
+            found = {name.rstrip("2"): text for name, text in said.groupdict().items() if text}
+            if length := self.console.length:
+                found |= dict.fromkeys(("step", "length"), b"%d" % length)
+            if self.epoch >= 0:
+                self._take_step(found)
             return False
         for event, at in self.events:
             if event.mark in line:
@@ -128,7 +141,7 @@ class _Reader:
         found = {} if said is None else said.groupdict()
         number = int(found["step"]) if found.get("step") else None
         if event.kind == "epoch":
-            self.epoch = number or self.epoch
+            self.epoch = self.epoch if number is None else number
         elif event.kind == "start":
             self.starts += 1
             self.began = math.nan if number is None else float(number)
@@ -143,8 +156,11 @@ class _Reader:
         clock = next((name for name in _CLOCKS if name in found), None)
         if clock is not None:
             scale, half_digit = _CLOCKS[clock], 0.5 * 10.0 ** -len(found[clock].partition(b".")[2])
-            count = of_epoch if clock == "lap_s" else number - self.began
-            reading = (_number(found[clock]) * scale, half_digit * scale, find_stamp(self.log.line))
+            count = of_epoch if clock in ("lap_s", "lap_rate") else number - self.began
+            value = _number(found[clock]) * scale
+            if clock == "lap_rate":
+                value, half_digit = tokens / value, half_digit * tokens / value**2
+            reading = (value, half_digit * scale, find_stamp(self.log.line))
             self.log.seen = number
             self.readings.extend((number, self.starts, count, *reading, data_s, tokens))
             return
@@ -165,16 +181,25 @@ class _Reader:
             self.first_epoch, self.first_step = min(self.first_epoch, epoch), min(self.first_step, number)
             number += 1 - self.first_step
             return (epoch - self.first_epoch) * length + number, number
+        if "epoch" in found:  # how long it is, its last line says
+            epoch, (before, of_epoch, apart) = int(found["epoch"]), self.last
+            if self.begins and epoch not in self.begins:
+                more = apart if number == 0 else 0  # the first is 0, and the last is not printed
+                before, of_epoch = before + more, of_epoch + more
+                self.log.set_interval("epoch", of_epoch)
+            apart = number - of_epoch if number > of_epoch else apart
+            self.last = self.begins.setdefault(epoch, before) + number, number, apart
+            return self.last[:2]
         self.log.total = length or int(found.get("total", b"0")) or self.log.total
         return number, number
 
     def _time(self, found: dict[str, bytes], number: int) -> float:
         """Give the seconds of a step; NaN where stamps are to tell."""
         # Both have whole numbers: the larger one says more.
-        if "epoch_s" in found and _number(found["epoch_s"]) > max(
-            _number(found.get(unit)) for unit in _SECONDS if unit in found
-        ):
-            self.rounded.append(HALF_SECOND / _number(found["epoch_s"]))
+        others = [_number(found[unit]) for unit in _SECONDS if unit in found]
+        if "epoch_s" in found and _number(found["epoch_s"]) > max(others, default=0.0):
+            if b"." not in found["epoch_s"]:
+                self.rounded.append(HALF_SECOND / _number(found["epoch_s"]))
             return _number(found["epoch_s"]) / max(int(found["length"]), 1)
         for unit, scale in _SECONDS.items():
             if unit in found:
@@ -196,7 +221,7 @@ class _Reader:
         table = np.array(self.readings).reshape(-1, 8)
         # An evaluation has the step and the clock of the line before it.
         number, start, count, value, half, stamp_s, data_s, tokens = table[np.diff(table[:, 0], prepend=-1) != 0].T
-        is_mean, is_lap = b"<mean_s" in self.console.step, b"<lap_s" in self.console.step
+        is_mean, is_lap = b"<mean_s" in self.console.step, b"<lap_" in self.console.step
         is_start = np.r_[False, (np.diff(number) < 0) | (np.diff(start) > 0)]
         is_start[1:] |= (np.diff(value) < 0) & (not is_mean and not is_lap)
         is_warm = count > self.console.warm_up
@@ -493,6 +518,21 @@ CONSOLES = (
             ),
         ),
     ),
+    # Until 0.6: words a second, and words of an update, both means since the epoch began.
+    Console(
+        name="fairseq-0.6",
+        title="fairseq",
+        reads="wpb and wps, means since the epoch began, taken apart",
+        example="| epoch 010  2000 / 8223 loss=1.27 (1.50), wps=962, wpb=908, ..",
+        is_mean=True,
+        marks=(b", wps=",),
+        step=rb"\| epoch (?P<epoch>\d{1,9}):? {1,9}"
+        + _STEP
+        + rb" / (?P<length>\d{1,12}) loss=(?![^\n]{0,600}num_updates)[^\n]{1,100}?, wps="
+        + _is("lap_rate")
+        + rb", [^\n]{0,60}?\bwpb="
+        + _is("tokens"),
+    ),
     Console(
         name="paddlenlp",
         title="PaddleNLP",
@@ -657,6 +697,51 @@ CONSOLES = (
         is_mean=True,
         marks=(b" - iter ",),
         step=rb"\bepoch (?P<epoch>\d{1,9}) - iter " + _STEP + rb"/(?P<length>\d{1,12}) - ",
+    ),
+    Console(
+        name="icefall",
+        title="icefall, snowfall",
+        reads="stamps of the lines",
+        example="2022-04-28 21:16:31,929 INFO [train.py:755] Epoch 0, batch 50, loss[..",
+        is_mean=True,
+        marks=(b"poch ",),
+        step=rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]{4,8} \[[^\]\s]{1,60}\] (?:\(\d{1,5}/\d{1,5}\) )?"
+        rb"(?:Epoch (?P<epoch>\d{1,9}), batch "
+        + _STEP
+        + rb", |batch "
+        + _is("step2", rb"(\d{1,12})")
+        + rb", epoch "
+        + _is("epoch2", rb"(\d{1,9})")
+        + rb"/\d)",
+    ),
+    Console(
+        name="espnet",
+        title="ESPnet",
+        reads="stamps of the lines",
+        example="2020-11-11 16:58:33,417 (trainer:486) INFO: 17epoch:train:4876-5250batch: iter_time=.., train_time=0.014",
+        is_mean=True,
+        marks=(b"epoch:train:",),
+        step=rb"(?<!\d)(?P<epoch>\d{1,9})epoch:train:\d{1,12}-" + _STEP + rb"batch: ",
+    ),
+    Console(
+        name="niftynet",
+        title="NiftyNet",
+        reads="seconds of each step",
+        example="Training iter N, loss=.. (3.145937s)",
+        marks=(b"raining iter ",),
+        step=rb"\b[Tt]raining iter " + _STEP + rb", [^\n]{1,200}? \(" + _is("s") + rb"s\)",
+    ),
+    # An epoch is 250 iterations and a validation, whatever the data are.
+    Console(
+        name="nnunet",
+        title="nnU-Net",
+        reads="seconds of epochs of 250 iterations, with their validation",
+        example="This epoch took 797.606469 s",
+        is_mean=True,
+        length=250,
+        marks=(b"poch took ", b"poch time: "),
+        step=rb"\b(?:This epoch took|Epoch time:) " + _is("epoch_s") + rb" s\b",
+        events=(Event(mark=b"poch", kind="epoch", at=rb"(?:^|\s)[Ee]poch:? {1,4}(?P<step>\d{1,9})\s{0,4}$"),),
     ),
     Console(
         name="dit",

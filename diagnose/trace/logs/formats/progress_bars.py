@@ -78,6 +78,8 @@ _RESUMED = re.compile(rb"Continuing training from global step (\d{1,12})\b")
 MAX_SERIES = 64
 #: Fewer bars that nothing says to be of training are of a program that waited for something.
 LEAST_BARS = 5
+#: Count and clock of another rank's bar are at least this part of those of the bar before it.
+BEHIND = 0.5
 #: A bar alone tells the mean since it began where its clock shows so many seconds, and its rate is no other by this part.
 ALONE_S, SAME_RATE = 5.0, 0.2
 
@@ -129,6 +131,24 @@ class _Series:
         ):
             values.frombytes(told[~is_same].astype(values.typecode).tobytes())
         self.longest_s = max(self.longest_s, float(elapsed_s[~is_same].max(initial=0.0)))
+
+    def drop_others(self) -> None:
+        """Drop bars that other ranks paint between: count and clock are a little behind, and a new run begins with both."""
+        count, elapsed_s, number = (np.array(values) for values in (self.count, self.elapsed_s, self.number))
+        is_behind = ((np.diff(count) < 0) | (np.diff(elapsed_s) < 0)) & (np.diff(number) == 0)
+        if not is_behind.any():
+            return
+        is_new = (np.diff(number) != 0) | (count[1:] < BEHIND * count[:-1]) | (elapsed_s[1:] < BEHIND * elapsed_s[:-1])
+        kept = []
+        for lap in np.split(np.arange(len(count)), np.flatnonzero(is_new) + 1):
+            ahead = np.r_[-1, np.maximum.accumulate(count[lap])[:-1]]
+            passed_s = np.r_[-1.0, np.maximum.accumulate(elapsed_s[lap])[:-1]]
+            kept.append(lap[(count[lap] > ahead) & (elapsed_s[lap] >= passed_s)])
+        at = np.concatenate(kept)
+        for values in (self.count, self.order, self.elapsed_s, self.rate, self.is_inverse, self.number, self.base):
+            told = np.array(values)[at]
+            del values[:]
+            values.frombytes(told.astype(values.typecode).tobytes())
 
 
 class _Reader:
@@ -270,6 +290,8 @@ class _Reader:
     def end(self) -> None:
         """Tell what all of it says."""
         self.log.format = self._name_writer()
+        for series in self.series.values():
+            series.drop_others()
         chosen = self._choose()
         if chosen:
             self._tell_bars(chosen)
