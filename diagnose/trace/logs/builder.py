@@ -490,7 +490,8 @@ def is_whole(stamp_s: Seconds) -> bool:
 def _find_digit(step_s: Seconds) -> float:
     """Give the last digit of seconds that are all rounded to tenths, hundredths or thousandths; 0 where they have more."""
     for digit in (1.0, 0.1, 0.01, 0.001):
-        if np.allclose(step_s / digit, np.round(step_s / digit), rtol=0, atol=1e-6):
+        # Most logs show by their first lines that they have more digits.
+        if all(np.allclose(some / digit, np.round(some / digit), rtol=0, atol=1e-6) for some in (step_s[:100], step_s)):
             return digit
     return 0.0
 

@@ -276,7 +276,7 @@ def write_console(template: Template, run: LoggedRun) -> bytes:
 
 
 def _steps(template: Template, run: LoggedRun) -> Iterator[tuple[dict, bool]]:
-    """Give the fields of each step, and whether it has a line."""
+    """Give the fields of each step that something is printed at, and whether that is its line."""
     length = 10 * run.interval if template.length < 0 else template.length or 10**9
     ends_s = run.ends_s()
     starts_s = ends_s - run.step_s
@@ -284,18 +284,23 @@ def _steps(template: Template, run: LoggedRun) -> Iterator[tuple[dict, bool]]:
     for attempt in run.attempts:
         inside_s[attempt.at] -= attempt.gap_s
     own, all_ = np.r_[0.0, run.step_s.cumsum()], np.r_[0.0, inside_s.cumsum()]
+    own, all_, step_s = own.tolist(), all_.tolist(), run.step_s.tolist()
     begun = since = lap = 0
+    starts, told = {attempt.at for attempt in run.attempts}, {event.at for event in run.between}
     for index, n in enumerate(run.iteration.tolist()):
         e0, i0 = divmod(n - 1, length)
-        if attempt_at(run, index) is not None:
+        if index in starts:
             begun = since = lap = index
         if i0 == 0:
             lap = index
         if template.length == 600 and i0 == 5 and "lap:" in template.line:
             lap = index  # what the first batches took is left out
+        is_line = (i0 + 1 - template.first) % (length if template.length < 0 else run.interval) == 0
+        if not is_line and index not in starts and index not in told:
+            continue
         end = index + 1
         seconds = {
-            "own": run.step_s[index],
+            "own": step_s[index],
             "mean": (own[end] - own[since]) / (end - since),
             "inside": (all_[end] - all_[since]) / (end - since),
             "sliding": (own[end] - own[max(0, end - SLIDING)]) / (end - max(0, end - SLIDING)),
@@ -337,7 +342,6 @@ def _steps(template: Template, run: LoggedRun) -> Iterator[tuple[dict, bool]]:
             "at": dt.datetime.fromtimestamp(int(ends_s[index]), dt.UTC),
             "ms": int(ends_s[index] % 1 * 1000),
         }
-        is_line = (i0 + 1 - template.first) % (length if template.length < 0 else run.interval) == 0
         yield fields, is_line
         since = end if is_line else since
 
