@@ -41,6 +41,8 @@ FIRST, N = 60_000, 40
 RIGHT, QUIET = 0.95, 0.97
 #: Times that are wrong by this part are read off a coarse clock: less than what counts as slow.
 COARSE = 0.005
+#: A first line that has less than this part of the seconds until it was printed does not tell them.
+FIRST_PART = 0.75
 #: Less than this part of the steps in lines is too few for their cost.
 TOLD_PART = 0.99
 #: Confidences, from the least of each on.
@@ -195,6 +197,12 @@ def _is_sampled(log: TrainingLog, facts: LogFacts) -> bool:
     return not log.is_mean and facts.interval > 1
 
 
+def _lacks_start(shape: Shape, log: TrainingLog) -> bool:
+    """Say whether the first line has not the slow first step of the run, as where it has its own step alone."""
+    first = int(log.iteration[0])
+    return float(log.step_s[0]) * first < FIRST_PART * float(shape.run.step_s[:first].sum())
+
+
 def _count_told(log: TrainingLog) -> int:
     """Count the steps between the first and the last line that some line stands for."""
     passed = np.diff(log.iteration).clip(0)
@@ -212,6 +220,8 @@ def _name_unpriced(shape: Shape, log: TrainingLog, facts: LogFacts) -> str:
     if shape.kind in ("periodic", "sporadic", "restart", "saves") and _is_sampled(log, facts):
         return "lines between"
     if shape.kind in ("restart", "first-steps", "windows", "ramp") and log.iteration[0] > shape.run.interval:
+        return "first lines"
+    if shape.kind == "restart" and _lacks_start(shape, log):
         return "first lines"
     if log.is_mean and _count_told(log) < TOLD_PART * float(np.diff(log.iteration).clip(0).sum()):
         return "lines between"

@@ -277,3 +277,32 @@ def test_the_first_line_of_open_clip_is_kept(tmp_path: Path) -> None:
     log = read(tmp_path, "\n".join(told).encode())
     assert (log.iteration.tolist(), log.step_s.tolist()) == ([60, 120], [6.0, 1.0])
     assert log.parts["data"].tolist() == [5.0, 0.1]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_validation_in_the_bar_of_an_epoch(is_old: bool, tmp_path: Path) -> None:
+    """Until Lightning 2 the bar of an epoch counts the batches of its validation, too: they are no steps."""
+    n, n_validated = 40, 10
+    total = n + n_validated * is_old
+    lines = []
+    for epoch in range(3):
+        lines += [
+            f"Epoch {epoch}: 50%|██| {i}/{total} [{_clock(2 * i)}<0:10:00,  2.00s/it, loss=1.2, v_num=0]"
+            for i in range(n + 1)
+        ]
+        lines += [
+            f"Validating: 50%|██| {i}/{n_validated} [{_clock(9 * i)}<0:10:00,  9.00s/it]" for i in range(n_validated)
+        ]
+        if is_old:
+            lines += [
+                f"Epoch {epoch}: 50%|██| {n + i}/{total} [{_clock(2 * n + 9 * i)}<0:10:00,  2.00s/it, loss=1.2, v_num=0]"
+                for i in range(1, n_validated + 1)
+            ]
+    log = read(tmp_path, "\r".join(lines).encode())
+    assert (log.format, log.intervals["epoch"], log.restarts) == ("Lightning", n, ())
+    assert log.iteration[-1] == 3 * n
+    assert np.allclose(log.step_s, 2.0, rtol=0.02)
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 60:02d}:{seconds % 60:02d}"
