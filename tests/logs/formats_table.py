@@ -215,7 +215,7 @@ def _name_unpriced(shape: Shape, log: TrainingLog, facts: LogFacts) -> str:
         return "seconds"
     if log.error > COARSE:
         return "clock"
-    if shape.kind == "restart" and np.isnan(log.stamp_s).all():
+    if shape.kind == "restart" and all(restart.lost_s is None for restart in facts.restarts):
         return "stamps"
     if shape.kind in ("periodic", "sporadic", "restart", "saves") and _is_sampled(log, facts):
         return "lines between"
