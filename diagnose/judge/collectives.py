@@ -108,6 +108,8 @@ def _say_nothing(recorded: Collectives, waits: Waits) -> str:
         return f"nobody hangs or is late for sure: dumps of {n_missing} of {recorded.world_size} ranks are missing"
     if waits.measured_by == "durations":
         return "no rank and no group costs so much that it is worth mending; ranks that are all slow alike do not show"
+    if waits.unsure:
+        return f"{name_ranks(waits.unsure)} come late together: one is slow, and which it is only durations would tell"
     return "no rank hangs or comes late for sure; without durations a slow device or link does not show"
 
 

@@ -40,6 +40,8 @@ class Waits:
     late: tuple[LateRank, ...]
     slow: tuple[SlowGroup, ...]
     doubts: tuple[str, ...]
+    #: Ranks of which one is late, and it is not recorded which.
+    unsure: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ def measure_waits(recorded: Collectives, *, least: float) -> Waits:
             "operations have no durations (TORCH_NCCL_ENABLE_TIMING=1 records them): a slow device or link does not show"
         )
     slow = _find_slow(recorded, tables, span_s, least) if by == "durations" else ()
-    return Waits(by, late, slow, tuple(doubts))
+    return Waits(by, late, slow, tuple(doubts), unsure)
 
 
 def _tabulate(recorded: Collectives, values: Seconds) -> list[_Table]:

@@ -286,7 +286,7 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
         share = _share(facts, spikes.lost_s)
         if share < least or is_planned(spikes):
             continue
-        cause, certain = _name_spikes(spikes)
+        cause, certain = _name_spikes(spikes, [one.period for one in facts.spikes if one.period])
         # Of several periods none is known.
         pattern = spikes.pattern if spikes.count > 1 else None  # one is no "now and then"
         when = When(pattern, period_steps=None if spikes.or_every else spikes.period)
@@ -344,15 +344,20 @@ def is_planned(spikes: LogSpikes) -> bool:
     return bool(spikes.matches) and all(name in PLANNED for name in spikes.matches)
 
 
-def _name_spikes(spikes: LogSpikes) -> tuple[str, float]:
-    """Name the cause of spikes, and how sure it is."""
+def _name_spikes(spikes: LogSpikes, periods: Sequence[int]) -> tuple[str, float]:
+    """Name the cause of spikes, and how sure it is; `periods` are those of all spikes of the log.
+
+    What comes more often than epochs, and longer every so many times, is not what happens at their ends.
+    """
     named = [name for name in spikes.matches if name in CAUSES]
     if spikes.part in ("data", "save") and not spikes.told:
         return CAUSES[spikes.part], TOLD_CERTAINTY
     if not named:
         return "unknown", UNKNOWN_CERTAINTY
     if named[0] == "epoch":
-        return CAUSES["epoch"], EPOCH_CERTAINTY
+        own = spikes.period or 0
+        is_told_apart = not any(period < own and not own % period for period in periods)
+        return (CAUSES["epoch"], EPOCH_CERTAINTY) if is_told_apart else ("unknown", UNKNOWN_CERTAINTY)
     return CAUSES[named[0]], TOLD_CERTAINTY if spikes.told else MATCHED_CERTAINTY
 
 

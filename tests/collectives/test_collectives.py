@@ -227,6 +227,13 @@ def test_ranks_at_work_in_a_job_under_way(tmp_path, seed):
     assert score(tmp_path, [seed])["wrong"] == []
 
 
+def test_ranks_that_are_late_together(tmp_path):
+    """By calls alone a slow rank and the other stages of its pipeline are late alike: all are named, and none is blamed."""
+    ((_, _, _, rank, *_, said),) = score(tmp_path, [51055])["wrong"]
+    assert "ranks 2, 10, 18, 26 come late together" in said
+    assert rank == 26
+
+
 @pytest.mark.benchmark
 def test_sound_jobs(tmp_path):
     """Of a hundred and twenty sound jobs nothing is said of 98%."""

@@ -5,9 +5,11 @@ Enters: nothing. Leaves: `FORMATS`.
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 from tests.logs.runs import LoggedRun
 from tests.logs.writers.composer import write_composer, write_composer_jsonl
+from tests.logs.writers.consoles import TEMPLATES, write_console
 from tests.logs.writers.deepspeed import write_deepspeed
 from tests.logs.writers.huggingface import write_accelerate, write_trainer, write_trainer_state
 from tests.logs.writers.lightning import write_bar, write_metrics_csv, write_rich_bar
@@ -20,7 +22,7 @@ from tests.logs.writers.tables import write_csv, write_jsonl, write_mlflow, writ
 from tests.logs.writers.torchtitan import write_torchtitan
 from tests.logs.writers.torchtune import write_disk_log, write_torchtune
 from tests.logs.writers.verl import write_verl
-from tests.logs.writers.vision import write_imagenet, write_open_clip, write_openmmlab, write_timm, write_torchvision
+from tests.logs.writers.vision import write_imagenet, write_open_clip, write_timm, write_torchvision
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,10 +66,10 @@ FORMATS: dict[str, Written] = {
     "ImageNet example": Written(write_imagenet),
     "timm": Written(write_timm),
     "torchvision": Written(write_torchvision),
-    "OpenMMLab": Written(write_openmmlab),
     "CSV": Written(write_csv, "m.csv"),
     "JSON Lines, tokens": Written(write_jsonl, "m.jsonl"),
     "W&B export": Written(write_wandb_csv, "history.csv"),
     "TensorBoard export": Written(write_tensorboard_csv, "loss.csv"),
     "MLflow": Written(write_mlflow, "loss"),
+    **{name: Written(partial(write_console, template), never=template.never) for name, template in TEMPLATES.items()},
 }

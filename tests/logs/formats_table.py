@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -40,14 +41,20 @@ FIRST, N = 60_000, 40
 RIGHT, QUIET = 0.95, 0.97
 #: Times that are wrong by this part are read off a coarse clock: less than what counts as slow.
 COARSE = 0.005
+#: A first line that has less than this part of the seconds until it was printed does not tell them.
+FIRST_PART = 0.75
+#: Less than this part of the steps in lines is too few for their cost.
+TOLD_PART = 0.99
+#: Confidences, from the least of each on.
+SURE = ((0.9, "0.9 and more"), (0.8, "0.8 to 0.9"), (0.5, "0.5 to 0.8"), (0.0, "below 0.5"))
 #: A period shows where so many lines are in one.
 SHOWN_LINES = 3
 #: What files lack, and what is said then.
 LACKS = {
     "clock": "bars show whole seconds, or rates of two digits: what is shorter than that does not show",
     "lines": "too few lines",
-    "lines between": "each line is one step and the steps between are not printed: periods are named with their divisors, the "
-    "cost is that of the printed steps",
+    "lines between": "each line is one step and the steps between are not printed, or some are in no line: periods are named with "
+    "their divisors, the cost is that of the printed steps",
     "stamps": "a restart is told and what was run again, not how long the job was down",
     "first lines": "times run from line to line, so that the first line of a start has none: slow first steps are in the cost of "
     "the restart",
@@ -70,6 +77,8 @@ class Outcome:
         What the file does not tell, where the answer says no more than it can tell; a key of `LACKS`.
     unpriced : str
         The same, of the lost time.
+    told : tuple of (str, float)
+        Causes, and how surely each is said.
     """
 
     seed: int
@@ -79,6 +88,13 @@ class Outcome:
     lacks: str
     unpriced: str
     said: str
+    told: tuple[tuple[str, float], ...] = ()
+
+    def count_told(self) -> Iterator[tuple[str, float, bool]]:
+        """Give each cause that is said, how surely, and whether it is what was put in."""
+        for cause, confidence in self.told:
+            is_put_in = self.shape.kind == "saves" if cause == "checkpoint-stall" else self.is_right or bool(self.lacks)
+            yield cause, confidence, is_put_in and cause in ("checkpoint-stall", "unknown")
 
 
 def run_cell(written: Written, kind: str, seeds: Sequence[int]) -> Iterator[Outcome]:
@@ -108,7 +124,8 @@ def run_cell(written: Written, kind: str, seeds: Sequence[int]) -> Iterator[Outc
             lacks = "" if is_right else name_lack(shape, log, facts, verdict)
             unpriced = lacks or _name_unpriced(shape, log, facts)
             said = f"{found.said} {[cause.title for cause in verdict.causes]}"
-            yield Outcome(seed, shape, found, is_right, lacks, unpriced, said)
+            told = tuple((cause.cause, cause.confidence) for cause in verdict.causes)
+            yield Outcome(seed, shape, found, is_right, lacks, unpriced, said, told)
 
 
 def name_lack(shape: Shape, log: TrainingLog, facts: LogFacts, verdict: Verdict) -> str:
@@ -180,18 +197,34 @@ def _is_sampled(log: TrainingLog, facts: LogFacts) -> bool:
     return not log.is_mean and facts.interval > 1
 
 
+def _lacks_start(shape: Shape, log: TrainingLog) -> bool:
+    """Say whether the first line has not the slow first step of the run, as where it has its own step alone."""
+    first = int(log.iteration[0])
+    return float(log.step_s[0]) * first < FIRST_PART * float(shape.run.step_s[:first].sum())
+
+
+def _count_told(log: TrainingLog) -> int:
+    """Count the steps between the first and the last line that some line stands for."""
+    passed = np.diff(log.iteration).clip(0)
+    return int(np.where(log.n_steps[1:] > 0, np.minimum(log.n_steps[1:], passed), passed).sum())
+
+
 def _name_unpriced(shape: Shape, log: TrainingLog, facts: LogFacts) -> str:
     """Name what a file lacks for the cost of what is told of it."""
     if log.of:
         return "seconds"
     if log.error > COARSE:
         return "clock"
-    if shape.kind == "restart" and np.isnan(log.stamp_s).all():
+    if shape.kind == "restart" and all(restart.lost_s is None for restart in facts.restarts):
         return "stamps"
     if shape.kind in ("periodic", "sporadic", "restart", "saves") and _is_sampled(log, facts):
         return "lines between"
     if shape.kind in ("restart", "first-steps", "windows", "ramp") and log.iteration[0] > shape.run.interval:
         return "first lines"
+    if shape.kind == "restart" and _lacks_start(shape, log):
+        return "first lines"
+    if log.is_mean and _count_told(log) < TOLD_PART * float(np.diff(log.iteration).clip(0).sum()):
+        return "lines between"
     return ""
 
 
@@ -229,6 +262,8 @@ class Row:
         How many of its logs are right, open, priced, rightly priced, and all.
     below : tuple of str
         Cells below the bound.
+    told : tuple of (str, str, int, int)
+        Causes that were said, between which confidences, how often, and how often it is what was put in.
     """
 
     name: str
@@ -237,6 +272,7 @@ class Row:
     cells: tuple[str, ...]
     counts: tuple[int, ...]
     below: tuple[str, ...]
+    told: tuple[tuple[str, str, int, int], ...] = ()
 
     def to_text(self) -> str:
         """Write the line of the table."""
@@ -247,12 +283,18 @@ def write_row(name: str, seeds: Sequence[int]) -> Row:
     """Write the row of a format."""
     written = FORMATS[name]
     cells, counts, below = [], np.zeros(5, dtype=np.int64), []
+    told: Counter[tuple[str, str, bool]] = Counter()
     for kind in SHAPES:
         if kind in written.never:
             cells.append("never")
             continue
         cell = list(run_cell(written, kind, seeds))
         text = write_cell(cell)
+        told.update(
+            (cause, next(name for least, name in SURE if confidence >= least), is_true)
+            for one in cell
+            for cause, confidence, is_true in one.count_told()
+        )
         n_right, n_open = sum(one.is_right for one in cell), sum(bool(one.lacks) for one in cell)
         if n_right + n_open < (QUIET if kind in ("healthy", "sequence") else RIGHT) * len(cell):
             below.append(f"{name}, {kind}: {len(cell) - n_right - n_open} of {len(cell)}")
@@ -260,7 +302,9 @@ def write_row(name: str, seeds: Sequence[int]) -> Row:
         cells.append(text)
         priced = [one.score.lost_right for one in cell if one.score.lost_right is not None and not one.unpriced]
         counts += (n_right, n_open, len(priced), sum(priced), len(cell))
-    row = Row(name, seeds[0], len(seeds), tuple(cells), tuple(counts.tolist()), tuple(below))
+    said = sorted({key[:2] for key in told})
+    sure = tuple((*key, told[*key, True] + told[*key, False], told[*key, True]) for key in said)
+    row = Row(name, seeds[0], len(seeds), tuple(cells), tuple(counts.tolist()), tuple(below), sure)
     print(row.to_text(), flush=True)
     return row
 
@@ -286,9 +330,19 @@ def write_page(rows: dict[str, Row]) -> str:
     n_right, n_open, n_priced, n_exact, n_all = np.array([row.counts for row in ordered]).sum(axis=0).tolist()
     head = [f"| | logs | {' | '.join(SHAPES)} |", "| --- |" + " --- |" * (len(SHAPES) + 1)]
     missing = ", ".join(f'"{name}"' for name in FORMATS if name not in rows)
+    told: Counter[tuple[str, str]] = Counter()
+    true: Counter[tuple[str, str]] = Counter()
+    for row in ordered:
+        for cause, sure, n, n_true in row.told:
+            told[cause, sure] += n
+            true[cause, sure] += n_true
     return _PAGE.format(
         table="\n".join([*head, *(row.to_text() for row in ordered)]),
         lacks="\n".join(f"| {key} | {text} |" for key, text in LACKS.items()),
+        sure="\n".join(
+            f"| `{cause}` | {sure} | {n} | {100 * true[cause, sure] / n:.1f}% |"
+            for (cause, sure), n in sorted(told.items())
+        ),
         right=n_right,
         open=n_open,
         all=n_all,
@@ -316,6 +370,13 @@ missing to all is false, and a cell in bold is below the bound: 95%, of healthy 
 Right: {right} of {all}; the file cannot tell, and the answer says so: {open}; false: {false}. Lost time right: {exact} of {priced}.
 Below the bound: {below}.
 {missing}
+How sure it is said, and how often that is what was put in. Of causes with a name only saves are put in, so that any other one that
+is said counts as wrong; `unknown` is right where the whole answer is.
+
+| cause | confidence | said | right |
+| --- | --- | --- | --- |
+{sure}
+
 | what the file lacks | what is said then |
 | --- | --- |
 {lacks}

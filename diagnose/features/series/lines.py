@@ -168,7 +168,7 @@ def _take_out(log: TrainingLog, kept: Ints) -> tuple[Floats, LogWork | None]:
         if values.max() < (1.0 + LEAST_WORK_RATIO) * values.min():
             continue
         size = np.log(values)
-        left, power = _predict(size, logs)
+        left, power = _predict(size, logs, is_coarse=log.clock > 0)
         if left < best[0] and _changes_at_once(size, logs, power):
             usual = float(np.median(size))
             low, high = float(values.min()), float(values.max())
@@ -176,34 +176,44 @@ def _take_out(log: TrainingLog, kept: Ints) -> tuple[Floats, LogWork | None]:
     return best[1], best[2]
 
 
-def _predict(size: Floats, logs: Floats) -> tuple[float, float]:
+def _predict(size: Floats, logs: Floats, *, is_coarse: bool) -> tuple[float, float]:
     """Predict the times of each fold by the work of the others: the part of the differences that is left, and the power."""
     folds = np.arange(len(size)) * FOLDS // len(size)
     few = len(np.unique(size)) <= 2
     left_out, by_chance = [], []
     for fold in range(FOLDS):
         here = folds == fold
-        power = _fit_power(size[~here], logs[~here])
+        power = _fit_power(size[~here], logs[~here], is_coarse=is_coarse)
         if not 0.0 < power <= MOST_POWER:
             continue
         others = logs[~here] - power * size[~here]
         left_out.append(logs[here] - power * size[here] - np.median(others))
         by_chance.append(logs[here] - np.median(logs[~here]))
-    power = _fit_power(size, logs)
+    power = _fit_power(size, logs, is_coarse=is_coarse)
     if len(left_out) < FOLDS - 1 - 2 * few or not 0.0 < power <= MOST_POWER:
         return np.inf, 0.0
     before, after = (float(np.mean(np.minimum(np.abs(np.concatenate(parts)), 3.0))) for parts in (by_chance, left_out))
     return (after / before if before > 0 else np.inf), power
 
 
-def _fit_power(size: Floats, logs: Floats) -> float:
-    """Fit the power of work that times grow with: the line through medians of equally many lines in the order of work."""
+def _fit_power(size: Floats, logs: Floats, *, is_coarse: bool) -> float:
+    """Fit the power of work that times grow with: the line through medians of equally many lines in the order of work.
+
+    Readings of a coarse clock are multiples of its digit, and so is their median: of these the mean is taken, without the ends.
+    """
+    middle = _trimmed_mean if is_coarse else np.median
     order = np.argsort(size, kind="stable")
     parts = [part for part in np.array_split(order, min(16, max(2, len(order) // 4))) if len(part)]
     x = np.array([np.median(size[part]) for part in parts])
-    y = np.array([np.median(logs[part]) for part in parts])
+    y = np.array([middle(logs[part]) for part in parts])
     spread = float(((x - x.mean()) ** 2).sum())
     return float(((x - x.mean()) * (y - y.mean())).sum() / spread) if spread > 0 else 0.0
+
+
+def _trimmed_mean(values: Floats) -> float:
+    """Give the mean of values without the lowest and the highest tenth."""
+    cut = len(values) // 10
+    return float(np.sort(values)[cut : len(values) - cut].mean())
 
 
 def _changes_at_once(size: Floats, logs: Floats, power: float) -> bool:

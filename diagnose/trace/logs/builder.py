@@ -35,6 +35,8 @@ MAX_RANK_TIMES = 1 << 24
 #: Events that several lines may tell; a save that goes on beside the training ends at most so many lines of steps after its begin.
 _IN_PARTS = ("save", "evaluation", "error")
 STEPS_DURING_A_SAVE = 64
+#: Half of the last digit of stamps.
+HALF_SECOND, HALF_MS = 0.5, 0.0005
 #: Characters of a line that are kept with an event.
 MAX_TEXT = 200
 #: A process takes longer than this to start and come to its first step: two lines of one step that are nearer are of two ranks.
@@ -76,6 +78,8 @@ class LogBuilder:
         self.of = ""
         #: The part that times are wrong by, where they are read off a coarse clock.
         self.error = self.clock = 0.0
+        #: Half of the last digit of rates, steps a second, where times are told by these.
+        self.half_rate = 0.0
         #: Column of a table that tells time, and its unit, where somebody says so.
         self.column: str | None = None
         self.unit: str | None = None
@@ -313,7 +317,19 @@ class LogBuilder:
         is_kept = self._choose_sources()
         attempt, restarts = self._count_attempts(iteration, stamp_s, is_kept)
         kept = np.flatnonzero(is_kept)
-        step_s = _fill_steps(_floats(self._step_s), iteration, attempt, kept, (_floats(self._elapsed_s), stamp_s))
+        step_s = _floats(self._step_s)
+        are_whole = is_whole(stamp_s[kept])
+        if self.half_rate and len(kept) > 1:
+            half_s, passed_s = HALF_SECOND if are_whole else HALF_MS, np.diff(stamp_s[kept])
+            rounded = float(np.nanmedian(self.half_rate * step_s[kept]))
+            if (passed_s > 0).any() and rounded > half_s / float(np.median(passed_s[passed_s > 0])):
+                step_s[:] = np.nan
+            else:
+                self.error = max(self.error, rounded / math.sqrt(3.0))
+        if are_whole and np.isnan(step_s[kept]).all() and np.isnan(_floats(self._elapsed_s)[kept]).all():
+            self._read_stamps(step_s, iteration, attempt, kept, stamp_s)
+        else:
+            step_s = _fill_steps(step_s, iteration, attempt, kept, (_floats(self._elapsed_s), stamp_s))
         step_s = np.where(np.isnan(step_s), _floats(self._fallback_s), step_s)
         kept = kept[np.isfinite(step_s[kept])]
         if not len(kept):
@@ -353,6 +369,15 @@ class LogBuilder:
                 self.error, self.clock, _find_digit(step_s[kept]) / math.sqrt(12.0) / float(np.median(step_s[kept]))
             ),
         )
+
+    def _read_stamps(self, step_s: Seconds, iteration: Ints, attempt: Ints, kept: Ints, stamp_s: Seconds) -> None:
+        """Fill in the seconds of lines that stamps of whole seconds tell, where these are far enough apart."""
+        for lap in np.split(kept, np.flatnonzero(np.diff(attempt[kept])) + 1):
+            for low, high, seconds in self.read_clock(iteration[lap], stamp_s[lap], np.full(len(lap), HALF_SECOND)):
+                if seconds > 0:
+                    step_s[lap[high]] = seconds
+                    tokens = [self._tokens[at] for at in lap[low + 1 : high + 1].tolist()]
+                    self._tokens[int(lap[high])] = float(np.mean(tokens))
 
     def _list_failures(self) -> tuple[LogEvent, ...]:
         """List the errors that no step came after, the first of each rank, in the order of the file."""
@@ -457,10 +482,16 @@ def _fill_steps(
     return filled
 
 
+def is_whole(stamp_s: Seconds) -> bool:
+    """Say whether lines are stamped, all with whole seconds."""
+    return len(stamp_s) > 0 and bool((stamp_s == np.round(stamp_s)).all())
+
+
 def _find_digit(step_s: Seconds) -> float:
     """Give the last digit of seconds that are all rounded to tenths, hundredths or thousandths; 0 where they have more."""
     for digit in (1.0, 0.1, 0.01, 0.001):
-        if np.allclose(step_s / digit, np.round(step_s / digit), rtol=0, atol=1e-6):
+        # Most logs show by their first lines that they have more digits.
+        if all(np.allclose(some / digit, np.round(some / digit), rtol=0, atol=1e-6) for some in (step_s[:100], step_s)):
             return digit
     return 0.0
 

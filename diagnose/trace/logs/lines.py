@@ -84,15 +84,6 @@ def read_sample(file: Path) -> list[bytes]:
     ]
 
 
-def split_block(block: bytes, size: int) -> Iterator[bytes]:
-    """Split a block into pieces of whole lines of about so many bytes."""
-    at = 0
-    while at < len(block):
-        end = block.find(b"\n", at + size) + 1 or len(block)
-        yield block[at:end]
-        at = end
-
-
 def strip_colours(line: bytes) -> bytes:
     """Take out what only a terminal obeys."""
     return _ANSI.sub(b"", line) if b"\x1b" in line else line

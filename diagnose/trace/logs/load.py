@@ -18,7 +18,7 @@ from diagnose.model.trace import Ints
 from diagnose.trace.input_files import InputFiles, is_trace, list_input_files, name_in
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.catalogue import list_formats, name_formats
-from diagnose.trace.logs.lines import PIECE_BYTES, normalise, read_blocks, read_sample, split_block
+from diagnose.trace.logs.lines import PIECE_BYTES, normalise, read_blocks, read_sample
 from diagnose.trace.logs.log_format import FileFormat, LogFormat
 from diagnose.trace.logs.scan import Scan, has_marks, has_opening
 from diagnose.trace.logs.stamps import find_stamp
@@ -27,6 +27,8 @@ from diagnose.trace.streams import is_stream, read_stream, write_down
 if TYPE_CHECKING:
     from diagnose.model.training_log import TrainingLog
 
+#: The first piece of a sample that is looked at; each next one is twice as long.
+FIRST_BYTES = 1 << 12
 #: Files looked at before a folder is taken for something else.
 FILES_ASKED = 16
 #: Blocks between two reports of progress.
@@ -122,11 +124,15 @@ def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) ->
     if not isinstance(log_format, LogFormat) or not has_marks(log_format, sample):
         return False
     scan = Scan(log_format, _make_builder(log_format))
+    size = FIRST_BYTES
     for block in sample:
-        for piece in split_block(block, PIECE_BYTES):
-            scan.take(piece)
+        at = 0
+        while at < len(block):
+            end = block.find(b"\n", at + size) + 1 or len(block)
+            scan.take(block[at:end])
             if scan.log.n_steps >= log_format.least_steps:
                 return True
+            at, size = end, min(2 * size, PIECE_BYTES)
     scan.end()
     return scan.log.n_steps >= log_format.least_steps
 

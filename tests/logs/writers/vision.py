@@ -1,13 +1,13 @@
-"""Logs with the times of a batch and of its data: open_clip, timm, the ImageNet example of PyTorch, OpenMMLab.
+"""Logs with the times of a batch and of its data: open_clip, timm, the ImageNet example of PyTorch, torchvision.
 
 Source: mlfoundations/open_clip, src/open_clip_train/train.py and main.py; huggingface/pytorch-image-models, train.py;
-pytorch/examples, imagenet/main.py (`ProgressMeter`); open-mmlab/mmengine, mmengine/runner/log_processor.py.
+pytorch/examples, imagenet/main.py (`ProgressMeter`).
 """
 
 import numpy as np
 
 from tests.logs.runs import LoggedRun
-from tests.logs.writers.moments import attempt_at, between_after, logged, stamp
+from tests.logs.writers.moments import attempt_at, between_after, stamp
 
 
 def _data_s(run: LoggedRun) -> np.ndarray:
@@ -102,21 +102,6 @@ def write_timm(run: LoggedRun, *, epoch: int = 1000) -> bytes:
                 f"Time: {own_s:.3f}s, {rate:>7.2f}/s  ({mean_s:.3f}s, {mean_rate:>7.2f}/s)  LR: 1.000e-04  "
                 f"Data: {data_s[i]:.3f} ({data_s[begins : i + 1].mean():.3f})"
             )
-    return "\n".join([*lines, ""]).encode()
-
-
-def write_openmmlab(run: LoggedRun, *, epoch: int = 1000) -> bytes:
-    """Write the log of MMEngine: means of the last iterations, `interval` of them."""
-    ends_s, data_s, lines = run.ends_s(), _data_s(run), []
-    for i in logged(run):
-        number, n = divmod(int(run.iteration[i]) - 1, epoch)
-        since = max(0, i + 1 - run.interval)
-        since = max([since, *(attempt.at for attempt in run.attempts if attempt.at <= i)])
-        lines.append(
-            f"{stamp(ends_s[i], '%Y/%m/%d %H:%M:%S')} - mmengine - INFO - Epoch(train) [{number + 1}][{n + 1:>4d}/{epoch}]  "
-            f"lr: 2.0000e-02  eta: 10:00:00  time: {run.step_s[since : i + 1].mean():.4f}  "
-            f"data_time: {data_s[since : i + 1].mean():.4f}  memory: 3375  loss: 0.4390"
-        )
     return "\n".join([*lines, ""]).encode()
 
 

@@ -97,10 +97,10 @@ CASES: dict[str, Case] = {
             for n, mean in ((20, 0.5), (40, 0.5), (60, 0.7))
         ],
         [20, 40, 60],
-        [0.5, 0.5, 1.1],
+        [0.5, 0.5, 1.09],
     ),
     "maskrcnn-benchmark": (
-        "Detectron2",
+        "maskrcnn-benchmark",
         [
             f"2019-10-01 11:27:04 INFO: eta: 0:00:10  iter: {n}  loss: 0.5 (0.7)  time: 0.9 ({mean:.4f})  data: 0.01 (0.1) lr: 1"
             for n, mean in ((20, 0.5), (40, 0.5), (60, 0.7))
@@ -139,7 +139,7 @@ CASES: dict[str, Case] = {
         [0.25, 0.15],
     ),
     "MindFormers": (
-        "MindFormers, MindYOLO, MindOCR",
+        "MindFormers",
         [
             f"2025-04-07 15:34:27,308 - [callback.py:529] - INFO - {{ Epoch:[  {epoch}/  2], step:[   {n:2d}/   19], loss: 10.649, "
             "per_step_time: 1752ms, lr: 0.0, overflow cond: False, loss_scale: 1.0"
@@ -149,13 +149,13 @@ CASES: dict[str, Case] = {
         [1.752, 1.752],
     ),
     "MindFormers without epochs": (
-        "MindFormers, MindYOLO, MindOCR",
+        "MindFormers",
         [f"{{ step:[    {n}/   10], loss:  11.813965, per_step_time:  13570ms, lr: 1.0e-05 }}" for n in (1, 2)],
         [1, 2],
         [13.57, 13.57],
     ),
     "MindYOLO": (
-        "MindFormers, MindYOLO, MindOCR",
+        "MindYOLO, MindOCR",
         [
             line
             for n in (3900, 3995)
@@ -174,7 +174,7 @@ CASES: dict[str, Case] = {
         [17.125, 17.125],
     ),
     "TensorFlow's tutorials": (
-        "TensorFlow",
+        "TensorFlow's tutorials",
         [
             f"2020-06-11 12:31:12.179689: step {n}, loss = 1.36 (4606.2 examples/sec; 0.028 sec/batch)"
             for n in (2600, 2610)
@@ -202,7 +202,7 @@ CASES: dict[str, Case] = {
             for line in (f"Epoch {n}/12", f" 900/1875 {said}", f"1875/1875 {said}")
         ],
         [1875, 3750],
-        [0.003, 0.004],
+        [5 / 1875, 8 / 1875],
     ),
     "Flair": (
         "Flair",
@@ -236,7 +236,7 @@ CASES: dict[str, Case] = {
         [2.25, 2.25],
     ),
     "PaddleClas": (
-        "Paddle",
+        "PaddleClas",
         [
             f"[2021/10/10 19:00:0{n}] root INFO: [Train][Epoch {n}/20][Iter: {n}/4]lr: 0.00310, loss: 4.6, batch_cost: 0.75500s, "
             "reader_cost: 0.08544, ips: 42.9 images/sec, eta: 0:01:03"
@@ -264,6 +264,96 @@ CASES: dict[str, Case] = {
         ],
         [40, 140],
         [0.5125, 0.5125],
+    ),
+    "icefall": (
+        "icefall, snowfall",
+        [
+            line
+            for epoch, n, s in ((0, 50, 10), (0, 100, 50), (1, 0, 51), (1, 50, 91))
+            for line in (
+                f"WARNING:root:Epoch {epoch}, batch {n}, batch avg loss 0.6",
+                f"2021-09-30 17:34:{s},000 WARNING [train.py:546] (0/7) Epoch {epoch}, batch {n}, batch avg loss 0.6, total",
+            )
+            if s < 60
+        ],
+        [100],
+        [0.8],
+    ),
+    "snowfall": (
+        "icefall, snowfall",
+        [
+            f"2020-12-23 17:27:5{n},500 INFO [train.py:181] batch {10 * n}, epoch 0/8 global average objf: 3.7"
+            for n in (1, 2)
+        ],
+        [20],
+        [0.1],
+    ),
+    "ESPnet": (
+        "ESPnet",
+        [
+            f"[PC] 2020-11-11 16:58:{s},250 (trainer:486) INFO: {epoch}epoch:train:{n - 9}-{n}batch: train_time=0.5"
+            for epoch, n, s in ((1, 10, 10), (1, 20, 15), (2, 10, 25), (2, 20, 30))
+        ],
+        [20, 30, 40],
+        [0.5, 1.0, 0.5],
+    ),
+    "NiftyNet": (
+        "NiftyNet",
+        [f"INFO:niftynet:2018-02-04 05:22:25,146: Training iter {n}, loss=0.31178 (3.145937s)" for n in (7, 8)],
+        [7, 8],
+        [3.145937, 3.145937],
+    ),
+    "nnU-Net": (
+        "nnU-Net",
+        [
+            line
+            for n in (0, 1)
+            for line in (
+                "2021-05-19 14:11:58.867113: ",
+                f"epoch:  {n}",
+                "2021-05-19 14:26:18.594383: train loss : -0.7948",
+                f"2021-05-19 14:26:37.462463: This epoch took {500 + 250 * n}.000000 s",
+            )
+        ],
+        [250, 500],
+        [2.0, 3.0],
+    ),
+    "nnU-Net 2": (
+        "nnU-Net",
+        [
+            line
+            for n in (0, 1)
+            for line in (f"2023-05-19 14:11:58.867113: Epoch {n} ", "2023-05-19 14:26: Epoch time: 250.0 s")
+        ],
+        [250, 500],
+        [1.0, 1.0],
+    ),
+    "fairseq 0.6": (
+        "fairseq",
+        [
+            f"| epoch {epoch:03d}  {n} / 300 loss=1.27 (1.50), wps=1000, wpb={wpb}, bsz=32, lr=0.001, clip=100%, gnorm=2.1427"
+            for epoch, n, wpb in ((1, 100, 500), (1, 200, 600), (2, 100, 500))
+        ],
+        [100, 200, 400],
+        [0.5, 0.7, 0.5],
+    ),
+    "mmdetection's JSON": (
+        "JSON Lines",
+        [
+            f'{{"mode": "train", "epoch": {epoch}, "iter": {n}, "lr": 0.001, "data_time": 0.1, "loss": 1177.3, "time": {s}}}'
+            for epoch, n, s in ((1, 100, 0.9), (1, 200, 0.8), (2, 100, 0.7), (2, 200, 0.6))
+        ],
+        [100, 200, 300, 400],
+        [0.9, 0.8, 0.7, 0.6],
+    ),
+    "bars of several ranks": (
+        "a training loop with tqdm",
+        [
+            f"| epoch 001:   0%| | {n}/11265 [02:{s}<9:05:31,  3.00s/it, loss=0.0"
+            for n, s in ((50, 30), (48, 30), (49, 31), (50, 32), (51, 33), (49, 32), (52, 36), (51, 35), (53, 39))
+        ],
+        [51, 52, 53],
+        [3.0, 3.0, 3.0],
     ),
     "NeMo Automodel": (
         "NeMo Automodel",

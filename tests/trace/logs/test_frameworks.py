@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,14 @@ from diagnose.trace.find_log import find_log
 from diagnose.trace.logs.load import load_log
 from tests.logs.runs import Attempt, Between, LoggedRun, steady_run
 from tests.logs.writers.composer import write_composer
+from tests.logs.writers.consoles import TEMPLATES, write_console
 from tests.logs.writers.huggingface import write_accelerate, write_loading, write_trainer
 from tests.logs.writers.lightning import write_bar, write_rich_bar
 from tests.logs.writers.stragglers import write_nvrx
 from tests.logs.writers.torchtitan import write_torchtitan
 from tests.logs.writers.torchtune import write_disk_log, write_torchtune
 from tests.logs.writers.verl import write_verl
-from tests.logs.writers.vision import write_imagenet, write_open_clip, write_openmmlab, write_timm, write_torchvision
+from tests.logs.writers.vision import write_imagenet, write_open_clip, write_timm, write_torchvision
 from tests.trace.producers.recordings import say_nothing
 
 
@@ -65,7 +67,12 @@ CASES = {
     "imagenet": Case(title="PyTorch's ImageNet example", write=write_imagenet, error=0.02),
     "timm": Case(title="timm", write=write_timm, error=0.02),
     "torchvision": Case(title="torchvision's MetricLogger", write=write_torchvision, error=4e-3),
-    "openmmlab": Case(title="OpenMMLab (MMEngine)", write=write_openmmlab, error=1e-3),
+    "mmcv": Case(title="OpenMMLab (mmcv)", write=partial(write_console, TEMPLATES["mmcv"]), error=1e-3),
+    "mmengine": Case(title="OpenMMLab (MMEngine)", write=partial(write_console, TEMPLATES["MMEngine"]), error=6e-3),
+    "paddleclas": Case(title="PaddleClas", write=partial(write_console, TEMPLATES["PaddleClas"]), error=0.02),
+    "detectron2": Case(
+        title="Detectron2", write=partial(write_console, TEMPLATES["Detectron2"]), error=0.1, coarse=True
+    ),
 }
 
 
@@ -270,3 +277,32 @@ def test_the_first_line_of_open_clip_is_kept(tmp_path: Path) -> None:
     log = read(tmp_path, "\n".join(told).encode())
     assert (log.iteration.tolist(), log.step_s.tolist()) == ([60, 120], [6.0, 1.0])
     assert log.parts["data"].tolist() == [5.0, 0.1]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_validation_in_the_bar_of_an_epoch(is_old: bool, tmp_path: Path) -> None:
+    """Until Lightning 2 the bar of an epoch counts the batches of its validation, too: they are no steps."""
+    n, n_validated = 40, 10
+    total = n + n_validated * is_old
+    lines = []
+    for epoch in range(3):
+        lines += [
+            f"Epoch {epoch}: 50%|██| {i}/{total} [{_clock(2 * i)}<0:10:00,  2.00s/it, loss=1.2, v_num=0]"
+            for i in range(n + 1)
+        ]
+        lines += [
+            f"Validating: 50%|██| {i}/{n_validated} [{_clock(9 * i)}<0:10:00,  9.00s/it]" for i in range(n_validated)
+        ]
+        if is_old:
+            lines += [
+                f"Epoch {epoch}: 50%|██| {n + i}/{total} [{_clock(2 * n + 9 * i)}<0:10:00,  2.00s/it, loss=1.2, v_num=0]"
+                for i in range(1, n_validated + 1)
+            ]
+    log = read(tmp_path, "\r".join(lines).encode())
+    assert (log.format, log.intervals["epoch"], log.restarts) == ("Lightning", n, ())
+    assert log.iteration[-1] == 3 * n
+    assert np.allclose(log.step_s, 2.0, rtol=0.02)
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 60:02d}:{seconds % 60:02d}"

@@ -4,34 +4,39 @@ Enters: lines. Leaves: steps, time in the loader, evaluations, saves.
 
 A pattern names what it finds, also twice, as `s` and `s2`. The number of the step is `step`, of `total`; where an epoch has steps
 of its own it is one of `length`, in `epoch`. Its time is `s`, `ms` or `us`; or `since_s`, what passed since the line before; or
-`per_s`, steps a second; or a reading of a clock that runs on, `clock_s` or `clock_ms`; or `mean_s`, the mean since the run began;
-or, where it is none of these, told by the stamps of lines. Besides there are `data_s`, `tokens` and `batch`. `work_per_s` is a rate
-of tokens alone, of which a step has nobody knows how many. Numbers may be as nanotron writes them: 11.5K.
+`epoch_s`, what the epoch took that it ends; or `per_s`, steps a second; or a reading of a clock that runs on, `clock_s` or
+`clock_ms`; or `mean_s`, the mean since the run was started; or `lap_s`, that since the epoch began, or `lap_rate` and `tokens` for
+it; or, where it is none of these, told by the stamps of lines. Besides there are `data_s`, `tokens` and `batch`. `work_per_s` is a
+rate of tokens alone, of which a step has nobody knows how many. Numbers may be as nanotron writes them: 11.5K.
 
 Sources: AI-Hypercomputer/maxtext, src/MaxText/metric_logger.py; karpathy/nanoGPT, train.py; karpathy/llama2.c, train.py;
 karpathy/llm.c, train_gpt2.cu; karpathy/build-nanogpt, train_gpt2.py, and karpathy/nanochat, scripts/base_train.py;
 KellerJordan/modded-nanogpt, train_gpt.py; Lightning-AI/litgpt, litgpt/pretrain.py; huggingface/nanotron, src/nanotron/trainer.py;
-pytorch/torchtune, torchtune/training/metric_logging.py; open-mmlab/mmengine, runner/log_processor.py; facebookresearch/detectron2,
-detectron2/utils/events.py, and facebookresearch/maskrcnn-benchmark, engine/trainer.py; facebookresearch/fairseq,
-fairseq/logging/progress_bar.py; PaddlePaddle/PaddleNLP, paddlenlp/trainer/trainer_utils.py (`speed_metrics`);
-mindspore-lab/mindformers, mindformers/core/callback/callback.py, and mindspore-lab/mindyolo, mindocr; tensorflow/models,
-research/object_detection/model_lib_v2.py, and tensorflow/tensorflow, python/training/basic_session_run_hooks.py;
-keras-team/keras, src/utils/progbar.py; flairNLP/flair, flair/trainers/plugins; facebookresearch/DiT, train.py;
-facebookresearch/dlrm, dlrm_s_pytorch.py; Megvii-BaseDetection/YOLOX, yolox/core/trainer.py; PaddlePaddle/PaddleOCR, tools/
-program.py; NVIDIA-NeMo/Automodel, recipes.
+pytorch/torchtune, torchtune/training/metric_logging.py; open-mmlab/mmcv, runner/hooks/logger/text.py (1.x);
+facebookresearch/detectron2, detectron2/utils/events.py and engine/hooks.py (`IterationTimer`), and
+facebookresearch/maskrcnn-benchmark, engine/trainer.py; facebookresearch/fairseq, fairseq/logging/progress_bar.py;
+PaddlePaddle/PaddleNLP, paddlenlp/trainer/trainer_utils.py (`speed_metrics`); mindspore-lab/mindformers,
+mindformers/core/callback/callback.py, and mindspore-lab/mindyolo, mindocr; tensorflow/models,
+research/object_detection/model_lib_v2.py, and tensorflow/tensorflow, python/training/basic_session_run_hooks.py; keras-team/keras,
+src/utils/progbar.py; flairNLP/flair, flair/trainers/plugins; facebookresearch/DiT, train.py; facebookresearch/dlrm,
+dlrm_s_pytorch.py; Megvii-BaseDetection/YOLOX, yolox/core/trainer.py; PaddlePaddle/PaddleOCR, tools/ program.py;
+NVIDIA-NeMo/Automodel, recipes; k2-fsa/icefall, egs/*/ASR/*/train.py, and k2-fsa/snowfall; espnet/espnet, espnet2/train/reporter.py;
+NifTK/NiftyNet, niftynet/engine/handler_console.py; MIC-DKFZ/nnUNet, nnunetv2/training/nnUNetTrainer/nnUNetTrainer.py;
+HRNet/HRNet-Semantic-Segmentation, lib/core/function.py, which PIDNet and DDRNet share.
 """
 
 import dataclasses
 import math
 import re
 from array import array
+from typing import Literal
 
 import numpy as np
 
-from diagnose.model.trace import Ints, Seconds
 from diagnose.model.training_log import LogEventKind
-from diagnose.trace.logs.builder import LogBuilder
+from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, LogBuilder, is_whole
 from diagnose.trace.logs.log_format import LineReader, LogFormat
+from diagnose.trace.logs.stamps import find_stamp
 
 #: Seconds in each unit that a pattern names.
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
@@ -39,6 +44,8 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _CUT = {b"K": 1e3, b"M": 1e6, b"G": 1e9, b"B": 1e9}
 #: Tokens that seconds are told of where only a rate is.
 NOMINAL = 1_000_000
+#: Readings of clocks, and means since something began, with the seconds in each.
+_CLOCKS = {"clock_s": 1.0, "clock_ms": 1e-3, "mean_s": 1.0, "lap_s": 1.0, "lap_rate": 1.0}
 _N = rb"(\d{1,12}(?:\.\d{1,20})?)"
 _STEP, _TOTAL = rb"(?P<step>\d{1,12})", rb"(?P<total>\d{1,12})"
 
@@ -50,16 +57,16 @@ def _is(name: str, number: bytes = _N) -> bytes:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A line that tells of something else: a literal in it, and the number of its step, with `s` its seconds."""
+    """A line that tells of something else: a literal in it, and the number of its step, with `s` or `ms` its time."""
 
     mark: bytes
-    kind: LogEventKind
+    kind: LogEventKind | Literal["start"]
     at: bytes = rb"(?!)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
-    """What the line of a step looks like; all but these five are as in `LogFormat`.
+    """What the line of a step looks like; all but these are as in `LogFormat`.
 
     Attributes
     ----------
@@ -68,7 +75,11 @@ class Console:
     row : bytes
         The same for whole lines as most are, as a `RowReader` has it; empty where lines are read one after the other.
     first_epoch : int
-        What the first epoch is called.
+        What the first epoch is called, where the log does not show it.
+    length : int
+        Steps of an epoch, where lines of epochs alone are printed and do not say it.
+    warm_up : int
+        Steps at the begin of an epoch, or of a run, that a mean leaves out once there are more; of `mean_s` it never has them.
     of : str
         What seconds are told of where only a rate is.
     events : tuple of Event
@@ -83,6 +94,8 @@ class Console:
     row: bytes = b""
     is_mean: bool = False
     first_epoch: int = 1
+    length: int = 0
+    warm_up: int = 0
     of: str = ""
     events: tuple[Event, ...] = ()
 
@@ -93,16 +106,29 @@ class _Reader:
         log.of = console.of
         self.step = re.compile(console.step)
         self.events = [(event, re.compile(event.at)) for event in console.events]
-        #: The epoch, where a line of its own tells it.
-        self.epoch = console.first_epoch
+        #: What the first epoch and its first step are called; the epoch, where a line of its own tells it.
+        self.first_epoch, self.first_step, self.epoch = console.first_epoch, 1, -1 if console.length else 1
         self.has_epochs = any(event.kind == "epoch" for event in console.events) or "epoch" in self.step.groupindex
-        #: Readings of a clock, six numbers each: step, seconds, half of the last digit, stamp, tokens, seconds for data.
+        #: Steps before each epoch, where no line says how long epochs are; the last step, in the run and in its epoch, and from
+        #: where it was printed.
+        self.begins: dict[int, int] = {}
+        self.last = (0, 0, 0)
+        #: How often a line said that training starts, and after which step; NaN where it does not say.
+        self.starts, self.began = 0, 0.0
+        #: Readings of a clock, eight numbers each: step, start, steps since it, seconds, half of their last digit, stamp, seconds
+        #: for data, tokens.
         self.readings = array("d")
+        #: The parts that times are wrong by at most, where whole seconds tell them.
+        self.rounded = array("d")
 
     def take(self, line: bytes) -> bool:
         """Take one line."""
         if said := self.step.search(line):
-            self._take_step({name.rstrip("2"): text for name, text in said.groupdict().items() if text})
+            found = {name.rstrip("2"): text for name, text in said.groupdict().items() if text}
+            if length := self.console.length:
+                found |= dict.fromkeys(("step", "length"), b"%d" % length)
+            if self.epoch >= 0:
+                self._take_step(found)
             return False
         for event, at in self.events:
             if event.mark in line:
@@ -115,21 +141,28 @@ class _Reader:
         found = {} if said is None else said.groupdict()
         number = int(found["step"]) if found.get("step") else None
         if event.kind == "epoch":
-            self.epoch = number or self.epoch
+            self.epoch = self.epoch if number is None else number
+        elif event.kind == "start":
+            self.starts += 1
+            self.began = math.nan if number is None else float(number)
         else:
-            self.log.add_event(event.kind, iteration=number, seconds=_number(found.get("s")), text=line)
+            seconds = _number(found["ms"]) * 1e-3 if found.get("ms") else _number(found.get("s"))
+            self.log.add_event(event.kind, iteration=number, seconds=seconds, text=line)
 
     def _take_step(self, found: dict[str, bytes]) -> None:
         """Tell a step, or keep a reading until it is known how far apart readings must be."""
-        number = self._number_of(found)
+        number, of_epoch = self._number_of(found)
         tokens, data_s = _number(found.get("tokens")), _number(found.get("data_s"))
-        clock = next((name for name in ("clock_s", "clock_ms", "mean_s") if name in found), None)
+        clock = next((name for name in _CLOCKS if name in found), None)
         if clock is not None:
-            scale = {"clock_s": 1.0, "clock_ms": 1e-3, "mean_s": float(number)}[clock]
-            half_digit = 0.5 * 10.0 ** -len(found[clock].partition(b".")[2])
-            reading = (_number(found[clock]) * scale, half_digit * scale, self.log.find_stamp())
+            scale, half_digit = _CLOCKS[clock], 0.5 * 10.0 ** -len(found[clock].partition(b".")[2])
+            count = of_epoch if clock in ("lap_s", "lap_rate") else number - self.began
+            value = _number(found[clock]) * scale
+            if clock == "lap_rate":
+                value, half_digit = tokens / value, half_digit * tokens / value**2
+            reading = (value, half_digit * scale, find_stamp(self.log.line))
             self.log.seen = number
-            self.readings.extend((number, *reading, tokens, data_s))
+            self.readings.extend((number, self.starts, count, *reading, data_s, tokens))
             return
         batch = _number(found.get("batch"))
         before = self.log.n_steps
@@ -138,17 +171,36 @@ class _Reader:
         if self.log.n_steps > before:
             self.log.add_part("data", data_s)
 
-    def _number_of(self, found: dict[str, bytes]) -> int:
-        """Give the number of a step in the run."""
+    def _number_of(self, found: dict[str, bytes]) -> tuple[int, int]:
+        """Give the number of a step in the run, and in its epoch."""
         number, length = int(found["step"]), int(found.get("length", b"0"))
         if length and self.has_epochs and ("epoch" in found or "epoch" not in self.step.groupindex):
             self.log.set_interval("epoch", length)
-            return max(int(found.get("epoch", self.epoch)) - self.console.first_epoch, 0) * length + number
+            epoch = int(found.get("epoch", self.epoch))
+            # Who counts from 0 shows so in the first lines.
+            self.first_epoch, self.first_step = min(self.first_epoch, epoch), min(self.first_step, number)
+            number += 1 - self.first_step
+            return (epoch - self.first_epoch) * length + number, number
+        if "epoch" in found:  # how long it is, its last line says
+            epoch, (before, of_epoch, apart) = int(found["epoch"]), self.last
+            if self.begins and epoch not in self.begins:
+                more = apart if number == 0 else 0  # the first is 0, and the last is not printed
+                before, of_epoch = before + more, of_epoch + more
+                self.log.set_interval("epoch", of_epoch)
+            apart = number - of_epoch if number > of_epoch else apart
+            self.last = self.begins.setdefault(epoch, before) + number, number, apart
+            return self.last[:2]
         self.log.total = length or int(found.get("total", b"0")) or self.log.total
-        return number
+        return number, number
 
     def _time(self, found: dict[str, bytes], number: int) -> float:
         """Give the seconds of a step; NaN where stamps are to tell."""
+        # Both have whole numbers: the larger one says more.
+        others = [_number(found[unit]) for unit in _SECONDS if unit in found]
+        if "epoch_s" in found and _number(found["epoch_s"]) > max(others, default=0.0):
+            if b"." not in found["epoch_s"]:
+                self.rounded.append(HALF_SECOND / _number(found["epoch_s"]))
+            return _number(found["epoch_s"]) / max(int(found["length"]), 1)
         for unit, scale in _SECONDS.items():
             if unit in found:
                 return _number(found[unit]) * scale
@@ -156,34 +208,47 @@ class _Reader:
             return _number(found["since_s"]) / (number - self.log.last)
         for rate, amount in (("per_s", 1.0), ("work_per_s", float(NOMINAL))):
             if rate in found and _number(found[rate]) > 0:
+                self.log.half_rate = 0.5 * 10.0 ** -len(found[rate].partition(b".")[2]) / amount
                 return amount / _number(found[rate])
         return math.nan
 
     def end(self) -> None:
         """Tell what passed between readings."""
+        if self.rounded:
+            self.log.error = float(np.median(self.rounded)) / math.sqrt(3.0)
         if not self.readings:
             return
-        numbers, clock_s, error_s, stamp_s, tokens, data_s = np.array(self.readings).reshape(-1, 6).T
+        table = np.array(self.readings).reshape(-1, 8)
         # An evaluation has the step and the clock of the line before it.
-        new = np.flatnonzero(np.diff(numbers, prepend=-1) != 0)
-        number = numbers.astype(np.int64)
-        ends = np.flatnonzero((np.diff(number[new]) < 0) | (np.diff(clock_s[new]) < 0)) + 1
-        for n, lap in enumerate(np.split(new, ends)):
-            if n:
+        number, start, count, value, half, stamp_s, data_s, tokens = table[np.diff(table[:, 0], prepend=-1) != 0].T
+        is_mean, is_lap = b"<mean_s" in self.console.step, b"<lap_" in self.console.step
+        is_start = np.r_[False, (np.diff(number) < 0) | (np.diff(start) > 0)]
+        is_start[1:] |= (np.diff(value) < 0) & (not is_mean and not is_lap)
+        is_warm = count > self.console.warm_up
+        is_new = is_start | np.r_[False, ((np.diff(number - count) != 0) | (np.diff(is_warm) != 0)) & is_lap]
+        for lap in np.split(np.arange(len(number)), np.flatnonzero(is_new)):
+            first, own = lap[0], number[lap]
+            apart = float(own[1] - own[0]) if len(lap) > 1 else math.inf
+            weight = np.ones(len(lap))
+            if is_start[first]:
                 self.log.begin()
-            self._add_first(number[lap], clock_s[lap])
-            for a, b, step_s in self.log.read_clock(number[lap], clock_s[lap], error_s[lap]):
+            if is_mean:
+                is_known = math.isfinite(count[first]) and (not is_start[first] or start[first] > start[first - 1])
+                weight = count[lap] if is_known else own - own[0] + min(apart, own[0])
+                weight = np.maximum(weight - self.console.warm_up, 0.0)
+            elif is_lap:
+                weight = count[lap] - self.console.warm_up * is_warm[lap]
+            clock_s, error_s = value[lap] * weight, half[lap] * weight
+            stamp_error_s = HALF_SECOND if is_whole(stamp_s[lap]) else HALF_MS
+            if stamp_error_s < float(np.median(error_s)) and np.isfinite(stamp_s[lap]).all():
+                clock_s, error_s = stamp_s[lap], np.full(len(lap), stamp_error_s)
+                self.log.reads = "stamps of the lines"
+            elif (is_mean or is_lap) and 0 < weight[0] <= apart:
+                self.log.add_step(int(own[0]), float(value[first]), stamp_s=stamp_s[first], n_steps=int(weight[0]))
+            for a, b, step_s in self.log.read_clock(own.astype(np.int64), clock_s, error_s):
                 within = lap[a + 1 : b + 1]
-                self.log.add_step(
-                    int(number[lap[b]]), step_s, tokens=float(tokens[within].mean()), stamp_s=stamp_s[lap[b]]
-                )
+                self.log.add_step(int(own[b]), step_s, tokens=float(tokens[within].mean()), stamp_s=stamp_s[lap[b]])
                 self.log.add_part("data", float(data_s[within].mean()))
-
-    def _add_first(self, number: Ints, clock_s: Seconds) -> None:
-        """Add what passed until the first reading, where the run began with it, or where nothing else is known."""
-        since_begin = b"<mean_s" in self.console.step
-        if since_begin and number[0] > 0 and (len(number) == 1 or number[0] <= number[1] - number[0]):
-            self.log.add_step(int(number[0]), float(clock_s[0] / number[0]), stamp_s=math.nan, n_steps=int(number[0]))
 
 
 class _RowReader(_Reader):
@@ -230,6 +295,11 @@ def _make_format(console: Console) -> LogFormat:
 _NANOGPT_EVENTS = (
     Event(mark=b": train loss ", kind="evaluation", at=rb"(?:^|\s)step " + _STEP + rb": train loss "),
     Event(mark=b"saving checkpoint to ", kind="save"),
+)
+_MIND = (
+    rb"(?:\b[Ee]poch:? ?\[? {0,9}(?P<epoch>\d{1,9})/ {0,9}\d{1,9}\]?,? )?\b[Ss]tep:? ?\[? {0,9}"
+    + _STEP
+    + rb"/ {0,9}(?P<length>\d{1,12})\]?, (?:[^\n]{0,300}?(?<![a-z_]))?"
 )
 CONSOLES = (
     Console(
@@ -323,13 +393,20 @@ CONSOLES = (
         example="Epoch 1 | iter N step M | loss train: .. | iter time: .. ms",
         marks=(b"iter time: ",),
         step=rb"\biter " + _STEP + rb" step \d{1,12}[^\n]{1,200}?\biter time: " + _is("ms") + rb" ?ms",
+        events=(
+            Event(
+                mark=b": val loss ",
+                kind="evaluation",
+                at=rb"\biter " + _STEP + rb": val loss [^\n]{1,40} val time: " + _is("ms"),
+            ),
+            Event(mark=b"Saving checkpoint to ", kind="save"),
+        ),
     ),
     Console(
         name="nanotron",
         title="nanotron",
         reads="elapsed_time_per_iteration_ms, of three digits",
         example="iteration: N / M | .. elapsed_time_per_iteration_ms: 11.5K | ..",
-        is_mean=True,
         marks=(b"elapsed_time_per_iteration_ms: ",),
         step=rb"\biteration: "
         + _STEP
@@ -338,6 +415,7 @@ CONSOLES = (
         + rb" \|[^\n]{1,200}?elapsed_time_per_iteration_ms: "
         + _is("ms", rb"(\d{1,12}(?:\.\d{1,20})?[KMG]?)")
         + rb"(?:[^\n]{1,200}?\bglobal_batch_size: (?P<batch>\d{1,9})\b)?",
+        events=(Event(mark=b"Saving checkpoint at ", kind="save", at=rb"/" + _STEP + rb"\s*$"),),
     ),
     # The rate of the logged step alone; how many tokens that has is nowhere, and it varies. Its bar is in progress_bars.py.
     Console(
@@ -349,14 +427,15 @@ CONSOLES = (
         marks=(b"tokens_per_second_per_gpu:",),
         step=rb"\bStep " + _STEP + rb" \| [^\n]{0,400}?tokens_per_second_per_gpu:" + _is("work_per_s"),
     ),
+    # Of MMDetection 2, MMSegmentation 0 and others of their time; for what is newer see vision.py.
     Console(
         name="openmmlab",
-        title="OpenMMLab (MMEngine)",
+        title="OpenMMLab (mmcv)",
         reads="time, data_time",
-        example="Epoch(train) [1][  50/2500]  ..  time: 1.09  data_time: 0.015",
+        example="Epoch [1][50/7330]  lr: .., eta: .., time: 1.09, data_time: 0.015, ..",
         is_mean=True,
-        marks=(b"(train)", b" eta: ", b"data_time: "),
-        step=rb"(?:Epoch ?(?:\(train\))? {1,3}\[(?P<epoch>\d{1,9})\]|Iter ?(?:\(train\))?) ?\[ {0,9}"
+        marks=(b" eta: ", b"data_time: "),
+        step=rb"(?:Epoch ?\[(?P<epoch>\d{1,9})\]|Iter) ?\[ {0,9}"
         + _STEP
         + rb"/(?P<length>\d{1,12})\][^\n]{0,400}?\btime: "
         + _is("s")
@@ -378,24 +457,43 @@ CONSOLES = (
         + rb"s, data_time: "
         + _is("data_s"),
     ),
-    # The time is the mean since the run began, in brackets where the one before it is of the last lines.
+    # The time is the mean since the run was started, without its first two iterations, which are counted from 0.
     Console(
         name="detectron2",
         title="Detectron2",
-        reads="time, a mean since the run began, taken apart",
+        reads="time, a mean since the run was started, taken apart",
         example="eta: ..  iter: N  total_loss: ..  time: 0.3322  data_time: 0.0334  lr: ..",
+        is_mean=True,
+        warm_up=1,
+        marks=(b"  iter: ",),
+        step=rb"  iter: "
+        + _STEP
+        + rb" [^\n]{1,2000}? time: "
+        + _is("mean_s")
+        + rb"(?:  last_time: [\d.]{1,20})?  data_time: "
+        + _is("data_s"),
+        events=(
+            Event(mark=b"tarting training from iteration ", kind="start", at=rb"iteration " + _STEP),
+            Event(mark=b"Start inference on ", kind="evaluation"),
+            Event(mark=b"Saving checkpoint to ", kind="save", at=rb"model_0{0,12}" + _STEP + rb"\.pth"),
+        ),
+    ),
+    # That mean is in brackets, with what lies between iterations; the one before it is of the last lines.
+    Console(
+        name="maskrcnn-benchmark",
+        title="maskrcnn-benchmark",
+        reads="time, a mean since the run was started, taken apart",
+        example="eta: ..  iter: N  loss: .. (..)  time: 0.3322 (0.3401)  data: 0.0334 (0.0340)  lr: ..",
         is_mean=True,
         marks=(b"  iter: ",),
         step=rb"  iter: "
         + _STEP
-        + rb" [^\n]{1,2000}? time: (?:[\d.]{1,20} \("
+        + rb" [^\n]{1,2000}? time: [\d.]{1,20} \("
         + _is("mean_s")
-        + rb"\)|"
-        + _is("mean_s2")
-        + rb")(?:  last_time: [\d.]{1,20})?  data(?:_time)?: "
+        + rb"\)  data: "
         + _is("data_s"),
         events=(
-            Event(mark=b"Start inference on ", kind="evaluation"),
+            Event(mark=b"Start training", kind="start"),
             Event(mark=b"Saving checkpoint to ", kind="save", at=rb"model_0{0,12}" + _STEP + rb"\.pth"),
         ),
     ),
@@ -420,6 +518,21 @@ CONSOLES = (
             ),
         ),
     ),
+    # Until 0.6: words a second, and words of an update, both means since the epoch began.
+    Console(
+        name="fairseq-0.6",
+        title="fairseq",
+        reads="wpb and wps, means since the epoch began, taken apart",
+        example="| epoch 010  2000 / 8223 loss=1.27 (1.50), wps=962, wpb=908, ..",
+        is_mean=True,
+        marks=(b", wps=",),
+        step=rb"\| epoch (?P<epoch>\d{1,9}):? {1,9}"
+        + _STEP
+        + rb" / (?P<length>\d{1,12}) loss=(?![^\n]{0,600}num_updates)[^\n]{1,100}?, wps="
+        + _is("lap_rate")
+        + rb", [^\n]{0,60}?\bwpb="
+        + _is("tokens"),
+    ),
     Console(
         name="paddlenlp",
         title="PaddleNLP",
@@ -433,8 +546,12 @@ CONSOLES = (
         + _is("since_s")
         + rb"[^\n]{0,400}?\binterval_steps_per_second: "
         + _is("per_s"),
+        events=(
+            Event(mark=b"***** Running Evaluation *****", kind="evaluation"),
+            Event(mark=b"Saving model checkpoint to ", kind="save", at=rb"checkpoint-" + _STEP),
+        ),
     ),
-    # Of PaddleOCR, PaddleDetection, PaddleSeg and PaddleClas, and of what follows them.
+    # Of PaddleOCR, PaddleDetection, PaddleSeg, and of what follows them.
     Console(
         name="paddle",
         title="Paddle",
@@ -446,13 +563,47 @@ CONSOLES = (
         + _STEP
         + rb"(?:/"
         + _TOTAL
-        + rb")?, |\bEpoch:? \[?(?P<epoch>\d{1,9})(?:/\d{1,9})?\] ?\[(?:Iter: )? {0,9}"
+        + rb")?, |\bEpoch:? \[?(?P<epoch>\d{1,9})(?:/\d{1,9})?\] ?\[ {0,9}"
         + _is("step2", rb"(\d{1,12})")
         + rb"/(?P<length>\d{1,12})\])(?=[^\n]{0,1000}?(?<![a-z])batch_cost: "
         + _is("s")
         + rb")(?:[^\n]{0,1000}?(?<![a-z])(?:reader|data)_cost: "
         + _is("data_s")
         + rb")?",
+        events=(
+            Event(mark=b"cur metric, ", kind="evaluation"),
+            Event(mark=b"Start evaluating (", kind="evaluation"),
+            Event(mark=b"save model in ", kind="save"),
+        ),
+    ),
+    # The mean since the epoch began, from its sixth batch on without the first five.
+    Console(
+        name="paddleclas",
+        title="PaddleClas",
+        reads="batch_cost, a mean since the epoch began, taken apart",
+        example="[Train][Epoch 1/20][Iter: 10/500]lr: .., batch_cost: 0.75500s, reader_cost: 0.08544, ..",
+        is_mean=True,
+        warm_up=5,
+        marks=(b"batch_cost: ",),
+        step=rb"\[Epoch (?P<epoch>\d{1,9})/\d{1,9}\]\[Iter: {1,9}"
+        + _STEP
+        + rb"/(?P<length>\d{1,12})\][^\n]{0,1000}?(?<![a-z])batch_cost: "
+        + _is("lap_s")
+        + rb"s",
+    ),
+    Console(
+        name="hrnet",
+        title="HRNet and what follows it",
+        first_epoch=0,
+        reads="Time, a mean since the epoch began, taken apart",
+        example="Epoch: [352/520] Iter:[10/495], Time: 0.66, ..",
+        is_mean=True,
+        marks=(b"] Iter:",),
+        step=rb"Epoch: \[(?P<epoch>\d{1,9})/\d{1,9}\] Iter: {0,2}\["
+        + _STEP
+        + rb"/(?P<length>\d{1,12})\], Time: "
+        + _is("lap_s")
+        + rb",",
     ),
     Console(
         name="automodel",
@@ -463,32 +614,51 @@ CONSOLES = (
         marks=(b" | tps ",),
         step=rb"\bstep " + _STEP + rb" \| epoch \d{1,9} \| loss ",
     ),
+    # The step itself; MindYOLO and MindOCR print the mean since the line before.
     Console(
-        name="mindspore",
-        title="MindFormers, MindYOLO, MindOCR",
+        name="mindformers",
+        title="MindFormers",
         reads="per_step_time",
         example="Epoch:[  1/  2], step:[   10/   19], loss: .., per_step_time: 1752ms, ..",
-        is_mean=True,
-        marks=(b"step_time: ", b"step time: "),
-        step=rb"(?:\b[Ee]poch:? ?\[? {0,9}(?P<epoch>\d{1,9})/ {0,9}\d{1,9}\]?,? )?\b[Ss]tep:? ?\[? {0,9}"
-        + _STEP
-        + rb"/ {0,9}(?P<length>\d{1,12})\]?, [^\n]{0,300}?(?<![a-z])step[_ ]time: {1,9}"
-        + _is("ms")
-        + rb" ?ms",
+        marks=(b"per_step_time: ",),
+        step=_MIND + rb"per_step_time: {1,9}" + _is("ms") + rb" ?ms",
     ),
+    Console(
+        name="mindspore",
+        title="MindYOLO, MindOCR",
+        reads="step time",
+        example="Epoch 2/200, Step 3900/3995, step time: 736.50 ms",
+        is_mean=True,
+        marks=(b"step time: ",),
+        step=_MIND + rb"(?:per )?step time: {1,9}" + _is("ms") + rb" ?ms",
+    ),
+    # The step itself; the tutorials print the mean since the line before.
     Console(
         name="tensorflow",
         title="TensorFlow",
         reads="seconds of a step",
         example="global step 7: loss = 59.8181 (16.456 sec/step)",
-        marks=(b" sec/step)", b" sec/batch)", b" per-step time "),
+        marks=(b" sec/step)", b" per-step time "),
         step=rb"\b[Ss]tep "
         + _STEP
         + rb"(?:[:,] loss = \S{1,30} \((?:[\d.]{1,20} examples/sec; {1,3})?"
         + _is("s")
-        + rb" {1,2}sec/(?:step|batch)\)| per-step time "
+        + rb" {1,2}sec/step\)| per-step time "
         + _is("s2")
         + rb"s)",
+    ),
+    Console(
+        name="tensorflow-tutorials",
+        title="TensorFlow's tutorials",
+        reads="seconds of a batch",
+        example="step 2600, loss = 1.36 (4606.2 examples/sec; 0.028 sec/batch)",
+        is_mean=True,
+        marks=(b" sec/batch)",),
+        step=rb"\bstep "
+        + _STEP
+        + rb", loss = \S{1,30} \((?:[\d.]{1,20} examples/sec; {1,3})?"
+        + _is("s")
+        + rb" {1,2}sec/batch\)",
     ),
     Console(
         name="tensorflow-estimator",
@@ -498,6 +668,7 @@ CONSOLES = (
         is_mean=True,
         marks=(b", step = ",),
         step=rb", step = " + _STEP + rb"[^\n]{0,200}? \(" + _is("since_s") + rb" sec\)",
+        events=(Event(mark=b"Saving checkpoints for ", kind="save", at=rb" for " + _STEP + rb" into "),),
     ),
     Console(
         name="keras",
@@ -507,7 +678,9 @@ CONSOLES = (
         is_mean=True,
         marks=(b"s/step",),
         step=_STEP
-        + rb"/(?P<length>(?P=step)) [^\n]{0,400}?(?<![\d.])(?:"
+        + rb"/(?P<length>(?P=step)) (?:[^\n]{0,400}?(?:-|\xe2\x94\x81) "
+        + _is("epoch_s")
+        + rb"s )?[^\n]{0,400}?(?<![\d.])(?:"
         + _is("ms")
         + rb"ms|"
         + _is("us")
@@ -526,6 +699,51 @@ CONSOLES = (
         step=rb"\bepoch (?P<epoch>\d{1,9}) - iter " + _STEP + rb"/(?P<length>\d{1,12}) - ",
     ),
     Console(
+        name="icefall",
+        title="icefall, snowfall",
+        reads="stamps of the lines",
+        example="2022-04-28 21:16:31,929 INFO [train.py:755] Epoch 0, batch 50, loss[..",
+        is_mean=True,
+        marks=(b"poch ",),
+        step=rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]{4,8} \[[^\]\s]{1,60}\] (?:\(\d{1,5}/\d{1,5}\) )?"
+        rb"(?:Epoch (?P<epoch>\d{1,9}), batch "
+        + _STEP
+        + rb", |batch "
+        + _is("step2", rb"(\d{1,12})")
+        + rb", epoch "
+        + _is("epoch2", rb"(\d{1,9})")
+        + rb"/\d)",
+    ),
+    Console(
+        name="espnet",
+        title="ESPnet",
+        reads="stamps of the lines",
+        example="2020-11-11 16:58:33,417 (trainer:486) INFO: 17epoch:train:4876-5250batch: iter_time=.., train_time=0.014",
+        is_mean=True,
+        marks=(b"epoch:train:",),
+        step=rb"(?<!\d)(?P<epoch>\d{1,9})epoch:train:\d{1,12}-" + _STEP + rb"batch: ",
+    ),
+    Console(
+        name="niftynet",
+        title="NiftyNet",
+        reads="seconds of each step",
+        example="Training iter N, loss=.. (3.145937s)",
+        marks=(b"raining iter ",),
+        step=rb"\b[Tt]raining iter " + _STEP + rb", [^\n]{1,200}? \(" + _is("s") + rb"s\)",
+    ),
+    # An epoch is 250 iterations and a validation, whatever the data are.
+    Console(
+        name="nnunet",
+        title="nnU-Net",
+        reads="seconds of epochs of 250 iterations, with their validation",
+        example="This epoch took 797.606469 s",
+        is_mean=True,
+        length=250,
+        marks=(b"poch took ", b"poch time: "),
+        step=rb"\b(?:This epoch took|Epoch time:) " + _is("epoch_s") + rb" s\b",
+        events=(Event(mark=b"poch", kind="epoch", at=rb"(?:^|\s)[Ee]poch:? {1,4}(?P<step>\d{1,9})\s{0,4}$"),),
+    ),
+    Console(
         name="dit",
         title="DiT and what follows it",
         reads="Train Steps/Sec",
@@ -533,14 +751,15 @@ CONSOLES = (
         is_mean=True,
         marks=(b"Steps/Sec: ",),
         step=rb"\(step=" + _STEP + rb"\) [^\n]{0,200}?\bSteps/Sec: " + _is("per_s"),
+        events=(Event(mark=b"Saved checkpoint to ", kind="save", at=rb"/0{0,12}" + _STEP + rb"\.pt"),),
     ),
     Console(
         name="dlrm",
         title="DLRM",
+        first_epoch=0,
         reads="ms/it",
         example="Finished training it 144/150 of epoch 0, 459.49 ms/it, loss ..",
         is_mean=True,
-        first_epoch=0,
         marks=(b" ms/it, ",),
         step=rb"training it "
         + _STEP

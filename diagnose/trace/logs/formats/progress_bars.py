@@ -78,6 +78,8 @@ _RESUMED = re.compile(rb"Continuing training from global step (\d{1,12})\b")
 MAX_SERIES = 64
 #: Fewer bars that nothing says to be of training are of a program that waited for something.
 LEAST_BARS = 5
+#: Count and clock of another rank's bar are at least this part of those of the bar before it.
+BEHIND = 0.5
 #: A bar alone tells the mean since it began where its clock shows so many seconds, and its rate is no other by this part.
 ALONE_S, SAME_RATE = 5.0, 0.2
 
@@ -94,6 +96,7 @@ class _Series:
         self.base = array("q")  # steps before the count, by the step in the name; -1 likewise
         self.longest_s = 0.0
         self.votes = 0
+        self.n_validated = 0  # batches of validation that the count goes on with at the end of an epoch
 
     def add(self, count: int, shown: tuple[float, float, bool], named: tuple[int, int], order: int) -> None:
         """Add a bar, with elapsed seconds, rate and how it is written; the same one painted again is passed over."""
@@ -130,6 +133,33 @@ class _Series:
             values.frombytes(told[~is_same].astype(values.typecode).tobytes())
         self.longest_s = max(self.longest_s, float(elapsed_s[~is_same].max(initial=0.0)))
 
+    def drop_others(self) -> None:
+        """Drop bars that other ranks paint between: count and clock are a little behind, and a new run begins with both."""
+        count, elapsed_s, number = (np.array(values) for values in (self.count, self.elapsed_s, self.number))
+        is_behind = ((np.diff(count) < 0) | (np.diff(elapsed_s) < 0)) & (np.diff(number) == 0)
+        if not is_behind.any():
+            return
+        is_new = (np.diff(number) != 0) | (count[1:] < BEHIND * count[:-1]) | (elapsed_s[1:] < BEHIND * elapsed_s[:-1])
+        kept = []
+        for lap in np.split(np.arange(len(count)), np.flatnonzero(is_new) + 1):
+            ahead = np.r_[-1, np.maximum.accumulate(count[lap])[:-1]]
+            passed_s = np.r_[-1.0, np.maximum.accumulate(elapsed_s[lap])[:-1]]
+            kept.append(lap[(count[lap] > ahead) & (elapsed_s[lap] >= passed_s)])
+        self._keep(np.concatenate(kept))
+
+    def drop_validation(self) -> None:
+        """Drop what Lightning counts on with at the end of epochs, until its version 2: batches of the validation."""
+        if self.n_validated:
+            self.total -= self.n_validated
+            self._keep(np.flatnonzero(np.array(self.count) <= self.total))
+
+    def _keep(self, at: Ints) -> None:
+        """Keep some of the bars."""
+        for values in (self.count, self.order, self.elapsed_s, self.rate, self.is_inverse, self.number, self.base):
+            told = np.array(values)[at]
+            del values[:]
+            values.frombytes(told.astype(values.typecode).tobytes())
+
 
 class _Reader:
     row = _ROW
@@ -145,6 +175,8 @@ class _Reader:
         self.facts: dict[bytes, int] = {}
         self.words: Counter[str] = Counter()
         self.to_vote = False
+        #: The bar of an epoch that was painted last.
+        self.last: _Series | None = None
 
     def take(self, line: bytes) -> bool:
         """Take one line."""
@@ -231,6 +263,8 @@ class _Reader:
         if b"DataLoader" in name:
             self.words["Lightning"] += 1
         if name and _OTHERS.search(name):
+            if count == 0 and self.last is not None and name.startswith((b"Validating", b"Validation")):
+                self._see_validation(self.last, total)
             return None
         word = _WORD.search(name)
         key = (word[0].lower() if word else b"", 0 if number >= 0 else total)
@@ -243,10 +277,19 @@ class _Reader:
             series.total = total
             self.log.seen = max(base, 0) + count
             series.add(count, (elapsed_s, rate, is_inverse), (number, base), self.n_bars)
+        self.last = series if number >= 0 else None
         if self.to_vote and not name:
             series.votes += 1
         self.to_vote = False
         return series
+
+    @staticmethod
+    def _see_validation(series: _Series, n_batches: int) -> None:
+        """See whether a validation that begins is what the bar of the epoch has still to count, but for what it did not paint."""
+        left = series.total - series.count[-1] - n_batches
+        unpainted = series.count[-1] - series.count[-2] if len(series.count) > 1 else 0
+        if 0 <= left < max(unpainted, 1):
+            series.n_validated = n_batches
 
     def _take_dict(self, line: bytes) -> None:
         """Take a dict of metrics."""
@@ -270,6 +313,9 @@ class _Reader:
     def end(self) -> None:
         """Tell what all of it says."""
         self.log.format = self._name_writer()
+        for series in self.series.values():
+            series.drop_others()
+            series.drop_validation()
         chosen = self._choose()
         if chosen:
             self._tell_bars(chosen)

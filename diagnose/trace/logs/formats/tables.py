@@ -92,6 +92,7 @@ class Plan:
     kind: str
     work: str | None = None
     data: str | None = None
+    epoch: str | None = None
 
 
 def _bare(name: str) -> str:
@@ -103,7 +104,10 @@ def _bare(name: str) -> str:
 def plan_columns(names: list[str], column: str | None, unit: str | None) -> Plan | None:
     """Choose the columns; None where there is no step, or nothing that tells time."""
     lower = {name: name.rpartition(" - ")[2].strip().lower() for name in names[:MAX_COLUMNS]}
+    epoch = next((name for name in lower if lower[name] == "epoch"), None)
     step = next((name for name in lower if _STEP.fullmatch(lower[name])), None)
+    if step is None and epoch is not None and "time" in lower.values():
+        step, epoch = epoch, None  # Ultralytics' results.csv
     if step is None:
         return None
     usable = [name for name in lower if name != step and not OTHERS.search(lower[name])]
@@ -120,12 +124,12 @@ def plan_columns(names: list[str], column: str | None, unit: str | None) -> Plan
     data = next((name for name in lower if _DATA.fullmatch(_bare(name).rpartition("/")[2])), None)
     if column is not None and usable and unit is not None:
         kind = {"it/s": "step-rate", "tokens/s": "work-rate", "samples/s": "work-rate"}.get(unit, "time")
-        return Plan(step, usable[0], kind, work, data)
+        return Plan(step, usable[0], kind, work, data, epoch)
     for kind, fits in kinds:
         for name in usable:
             if fits(name):
-                return Plan(step, name, kind, work, data)
-    return Plan(step, usable[0], "time", work, data) if column is not None and usable else None
+                return Plan(step, name, kind, work, data, epoch)
+    return Plan(step, usable[0], "time", work, data, epoch) if column is not None and usable else None
 
 
 def _has_csv_column(head: bytes, column: str) -> bool:
@@ -275,7 +279,9 @@ def _plan_or_raise(names: list[str], log: LogBuilder, name: str) -> Plan:
 
 def list_columns(plan: Plan) -> list[str]:
     """List the columns that are read: the step first, then what tells the time."""
-    return list(dict.fromkeys(name for name in (plan.step, plan.column, plan.work, plan.data) if name is not None))
+    return list(
+        dict.fromkeys(name for name in (plan.step, plan.column, plan.work, plan.data, plan.epoch) if name is not None)
+    )
 
 
 def _number(value: object) -> float:
@@ -305,6 +311,10 @@ def tell_rows(pieces: Iterable[Seconds], plan: Plan, log: LogBuilder, name: str)
         return
     table = dict(zip(columns, np.concatenate(found).T, strict=True))
     step = table[plan.step]
+    if plan.step.strip().lower() == "epoch":
+        log.notes.append("it has a line an epoch: what is called a step here is one")
+    if plan.epoch is not None:
+        step = _count_on(step, table[plan.epoch], log)
     if plan.kind == "clock" and _goes_back(step, table[plan.column]):
         plan = dataclasses.replace(plan, kind="time")
         log.notes.append(
@@ -322,6 +332,16 @@ def tell_rows(pieces: Iterable[Seconds], plan: Plan, log: LogBuilder, name: str)
         waited = table[plan.data][kept]
         is_part = waited <= step_s[kept]
         log.add_parts("data", before + np.flatnonzero(is_part), waited[is_part])
+
+
+def _count_on(step: Seconds, epoch: Seconds, log: LogBuilder) -> Seconds:
+    """Number steps that are counted in each epoch anew through the run."""
+    is_next = (np.diff(step) < 0) & (np.diff(epoch) > 0)
+    if not is_next.any():
+        return step
+    lengths = np.maximum.reduceat(step, np.r_[0, np.flatnonzero(is_next) + 1])[:-1]
+    log.set_interval("epoch", int(np.median(lengths)))
+    return np.asarray(step + np.r_[0.0, np.cumsum(np.where(is_next, step[:-1], 0.0))])
 
 
 def _read_times(
@@ -380,7 +400,8 @@ def _is_clock(step: Seconds, values: Seconds) -> bool:
 def _goes_back(step: Seconds, values: Seconds) -> bool:
     """Say whether values of following steps are none of a clock: they fall a third as often as they grow, or never grow."""
     onward = np.diff(values)[np.diff(step) > 0]
-    return len(onward) >= LEAST_ONWARD and int((onward > 0).sum()) <= 3 * int((onward < 0).sum())
+    n_fell, n_grew = int((onward < 0).sum()), int((onward > 0).sum())
+    return n_fell > 0 and (len(onward) >= LEAST_ONWARD or not n_grew) and n_grew <= 3 * n_fell
 
 
 def _per_step(step: Seconds, work: Seconds) -> Seconds:

@@ -1,4 +1,4 @@
-"""Consoles that tell the time of a batch and of its data: open_clip, timm, PyTorch's ImageNet example, torchvision.
+"""Consoles that tell the time of a batch and of its data: open_clip, timm, PyTorch's ImageNet example, torchvision, MMEngine.
 
 Enters: lines. Leaves: steps.
 
@@ -9,7 +9,7 @@ are taken.
 
 Source: mlfoundations/open_clip, src/open_clip_train/train.py; huggingface/pytorch-image-models, train.py; pytorch/examples,
 imagenet/main.py; pytorch/vision, references/classification/utils.py (`MetricLogger`), which DeiT, MAE and DINO share;
-HRNet/HRNet-Semantic-Segmentation, lib/core/function.py, which PIDNet and DDRNet share.
+open-mmlab/mmengine, mmengine/runner/log_processor.py (`LogProcessor`).
 """
 
 import itertools
@@ -42,10 +42,6 @@ _EXAMPLE = re.compile(
     + _NUMBER
     + rb"\))?"
 )
-#: The mean alone, of two digits.
-_HRNET = re.compile(
-    rb"Epoch: \[(\d{1,9})/\d{1,9}\] Iter: {0,2}\[(\d{1,12})/(\d{1,12})\], Time: ()" + _NUMBER + rb",()()"
-)
 _TIMM = re.compile(
     rb"Train: (\d{1,9}) \[ {0,9}(\d{1,12})/(\d{1,12}) [^\n]{0,200}?Time: "
     + _NUMBER
@@ -64,13 +60,20 @@ _TORCHVISION = re.compile(
     + _NUMBER
     + rb")?"
 )
+_MMENGINE = re.compile(
+    rb"(?:Epoch\(train\) {1,4}\[(\d{1,9})\]|Iter\(train\) ?())\[ {0,9}(\d{1,12})/(\d{1,12})\] [^\n]{0,400}?\btime: "
+    + _NUMBER
+    + rb"(?: {1,4}data_time: "
+    + _NUMBER
+    + rb")?"
+)
+_WINDOW_SIZE = re.compile(rb"\bwindow_size=(\d{1,6})\b")
 #: The printed batches stand for all where their mean is as near to that of all.
 SAME_MEAN = 0.1
-#: Batches that a MetricLogger takes the mean of, and the standard deviation of what its four digits leave out.
-WINDOW, ROUNDED_S = 20, 1e-4 / math.sqrt(12.0)
+#: The standard deviation of what four digits leave out.
+ROUNDED_S = 1e-4 / math.sqrt(12.0)
 #: Half of the last of three digits.
 HALF_DIGIT_S = 0.0005
-HALF_OF_TWO_S = 0.005
 
 
 class _OpenClip:
@@ -137,12 +140,10 @@ class _OpenClip:
 class _Epochs:
     """Reads lines with an epoch, a batch in it, the time of this batch, and the mean since the epoch began."""
 
-    def __init__(
-        self, log: LogBuilder, pattern: re.Pattern[bytes], *, first: int, half_s: float = HALF_DIGIT_S
-    ) -> None:
-        self.log, self.pattern, self.first, self.half_s = log, pattern, first, half_s
+    def __init__(self, log: LogBuilder, pattern: re.Pattern[bytes], *, first: int) -> None:
+        self.log, self.pattern, self.first = log, pattern, first
         self.epoch, self.batch, self.length = array("q"), array("q"), array("q")
-        self.own_s, self.mean_s, self.data_s, self.mean_data_s = (array("d") for _ in range(4))
+        self.own_s, self.mean_s, self.data_s, self.mean_data_s, self.stamp_s = (array("d") for _ in range(5))
         self.lowest = math.inf
 
     def take(self, line: bytes) -> bool:
@@ -161,6 +162,7 @@ class _Epochs:
                 (self.mean_data_s, mean_data_s),
             ):
                 values.append(float(value) if value else math.nan)
+            self.stamp_s.append(self.log.find_stamp())
             self.lowest = min(self.lowest, int(batch))
             self.log.seen = self._number(len(self.epoch) - 1)
         return False
@@ -197,17 +199,17 @@ class _Epochs:
             ends = ends[ends > 0]
             n_steps[ends] = np.minimum(number[ends + 1] - 1 - number[ends - 1], 2 * interval)
             for n in range(n_lines):
-                self.log.add_step(int(number[n]), float(own_s[n]), stamp_s=math.nan, n_steps=int(n_steps[n]))
+                self.log.add_step(int(number[n]), float(own_s[n]), stamp_s=self.stamp_s[n], n_steps=int(n_steps[n]))
                 self.log.add_part("data", float(data_s[n]))
             return
         self.log.is_mean, self.log.reads = True, "mean time since the epoch began, taken apart"
         for low, high in itertools.pairwise(laps):
             sums, sums_data = mean_s[low:high] * count[low:high], mean_data_s[low:high] * count[low:high]
             if count[low] == 1:
-                self.log.add_step(int(number[low]), float(mean_s[low]), stamp_s=math.nan, n_steps=1)
+                self.log.add_step(int(number[low]), float(mean_s[low]), stamp_s=self.stamp_s[low], n_steps=1)
                 self.log.add_part("data", float(data_s[low]))
-            for a, b, step_s in self.log.read_clock(count[low:high], sums, self.half_s * count[low:high]):
-                self.log.add_step(int(number[low + b]), step_s, stamp_s=math.nan)
+            for a, b, step_s in self.log.read_clock(count[low:high], sums, HALF_DIGIT_S * count[low:high]):
+                self.log.add_step(int(number[low + b]), step_s, stamp_s=self.stamp_s[low + b])
                 waited_s = (sums_data[b] - sums_data[a]) / (count[low + b] - count[low + a])
                 self.log.add_part("data", max(float(waited_s), 0.0))
 
@@ -238,26 +240,33 @@ def _compare_mean(own_s: np.ndarray, mean_s: np.ndarray, count: np.ndarray, laps
 
 
 class _Sliding:
-    """Reads lines with an epoch, a batch in it, and the mean of the last batches of the epoch, `WINDOW` of them at most.
+    """Reads lines with an epoch, a batch in it, and the mean of the last batches, `window` of them at most.
 
     Such means overlap where lines come more often: what passed since the line before is what the window has more than the lines
-    that lie in it.
+    that lie in it. MMEngine counts from 1, and its windows go on from epoch to epoch; a MetricLogger is a new one in each.
     """
 
-    def __init__(self, log: LogBuilder) -> None:
-        self.log = log
+    def __init__(self, log: LogBuilder, pattern: re.Pattern[bytes], *, window: int, first: int) -> None:
+        self.log, self.pattern, self.window, self.first = log, pattern, window, first
         self.epoch, self.batch, self.length = array("q"), array("q"), array("q")
-        self.mean_s, self.data_s = array("d"), array("d")
+        self.mean_s, self.data_s, self.stamp_s = array("d"), array("d"), array("d")
 
     def take(self, line: bytes) -> bool:
         """Take one line."""
-        if said := _TORCHVISION.search(line):
-            epoch, batch, length, mean_s, data_s = said.groups()
-            for values, value in ((self.epoch, epoch), (self.batch, batch), (self.length, length)):
-                values.append(int(value))
+        if said := self.pattern.search(line):
+            *epoch, batch, length, mean_s, data_s = said.groups()
+            for values, value in (
+                (self.epoch, int(next(filter(None, epoch), self.first))),
+                (self.batch, int(batch) - self.first),
+                (self.length, int(length)),
+            ):
+                values.append(value)
             self.mean_s.append(float(mean_s))
             self.data_s.append(float(data_s) if data_s else math.nan)
-            self.log.seen = int(epoch) * int(length) + int(batch) + 1
+            self.stamp_s.append(self.log.find_stamp())
+            self.log.seen = (self.epoch[-1] - self.first) * self.length[-1] + self.batch[-1] + 1
+        elif self.first and (said := _WINDOW_SIZE.search(line)):
+            self.window = int(said[1]) or self.window
         return False
 
     def end(self) -> None:
@@ -266,57 +275,66 @@ class _Sliding:
             return
         epoch, batch, length = (np.array(values) for values in (self.epoch, self.batch, self.length))
         mean_s, data_s = np.array(self.mean_s), np.array(self.data_s)
+        number = (epoch - self.first) * length + batch + 1
         self.log.set_interval("epoch", int(length[0]))
-        laps = [0, *(np.flatnonzero((np.diff(batch) <= 0) | (np.diff(epoch) != 0)) + 1).tolist(), len(batch)]
-        for low, high in itertools.pairwise(laps):
-            own = slice(low, high)
-            kept, step_s = _take_apart(batch[own], mean_s[own])
-            parts_s = data_s[own][kept]
-            if len(kept) >= high - low - 1 and np.isfinite(data_s[own]).all():
-                apart = _take_apart(batch[own], data_s[own])[1]
+        count = number if self.first else batch + 1
+        ends = np.flatnonzero((np.diff(count) <= 0) | ((np.diff(epoch) != 0) & (not self.first))) + 1
+        for lap in np.split(np.arange(len(count)), ends):
+            kept, step_s = self._take_apart(count[lap], mean_s[lap])
+            parts_s = data_s[lap][kept]
+            if len(kept) >= len(lap) - 1 and np.isfinite(data_s[lap]).all():
+                apart = self._take_apart(count[lap], data_s[lap])[1]
                 parts_s = apart if len(apart) == len(kept) else parts_s
-            numbers = epoch[own] * length[own] + batch[own] + 1
-            for at, seconds, part_s in zip(kept.tolist(), step_s.tolist(), parts_s.tolist(), strict=True):
-                self.log.add_step(int(numbers[at]), seconds)
+            for at, seconds, part_s in zip(lap[kept].tolist(), step_s.tolist(), parts_s.tolist(), strict=True):
+                self.log.add_step(int(number[at]), seconds, stamp_s=self.stamp_s[at])
                 self.log.add_part("data", part_s)
-            error_s = ROUNDED_S * WINDOW * math.sqrt(len(kept) / WINDOW + 1.0)
+            error_s = ROUNDED_S * self.window * math.sqrt(len(kept) / self.window + 1.0)
             if len(kept) > 1:
                 self.log.error = max(
-                    self.log.error, error_s / float(np.median(step_s) * np.median(np.diff(batch[own])))
+                    self.log.error, error_s / float(np.median(step_s) * np.median(np.diff(count[lap])))
                 )
 
+    def _take_apart(self, count: np.ndarray, mean_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give lines of a lap, and the mean seconds of a batch since the line before.
 
-def _take_apart(batch: np.ndarray, mean_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Give lines of a lap, and the mean seconds of a batch since the line before.
-
-    Where means cannot be taken apart, the lines are those whose windows do not overlap.
-    """
-    apart = int(np.median(np.diff(batch))) if len(batch) > 1 else WINDOW
-    if len(batch) > 2 and batch[-1] - batch[-2] != apart:  # the last of an epoch is printed, too
-        batch, mean_s = batch[:-1], mean_s[:-1]
-    if apart < WINDOW and WINDOW % max(apart, 1) == 0 and batch[0] == 0 and (np.diff(batch) == apart).all():
-        total = mean_s * np.minimum(batch + 1, WINDOW)
-        since = np.zeros(len(batch))
-        n_before = WINDOW // apart - 1
-        for i, window_s in enumerate(total.tolist()):
-            since[i] = window_s - float(since[max(0, i - n_before) : i].sum())
-        step_s = since / np.diff(batch, prepend=-1)
-        if (step_s > 0).all():
-            return np.arange(len(batch)), step_s
-    kept, last = [], -WINDOW
-    for i, number in enumerate(batch.tolist()):
-        if number - last >= WINDOW:
-            kept.append(i)
-            last = number
-    return np.array(kept), mean_s[kept]
+        Where means cannot be taken apart, the lines are those whose windows do not overlap.
+        """
+        window = self.window
+        apart = int(np.median(np.diff(count))) if len(count) > 1 else window
+        if len(count) > 2 and count[-1] - count[-2] != apart:  # the last of an epoch is printed, too
+            count, mean_s = count[:-1], mean_s[:-1]
+        if (
+            apart < window
+            and window % max(apart, 1) == 0
+            and count[0] in (1, apart)
+            and (np.diff(count) == apart).all()
+        ):
+            total = mean_s * np.minimum(count, window)
+            since = np.zeros(len(count))
+            n_before = window // apart - 1
+            for i, window_s in enumerate(total.tolist()):
+                since[i] = window_s - float(since[max(0, i - n_before) : i].sum())
+            step_s = since / np.diff(count, prepend=0)
+            if (step_s > 0).all():
+                return np.arange(len(count)), step_s
+        kept, last = [], -window
+        for i, number in enumerate(count.tolist()):
+            if number - last >= window:
+                kept.append(i)
+                last = number
+        return np.array(kept), mean_s[kept]
 
 
 def _example(log: LogBuilder) -> LineReader:
     return _Epochs(log, _EXAMPLE, first=1)
 
 
-def _hrnet(log: LogBuilder) -> LineReader:
-    return _Epochs(log, _HRNET, first=1, half_s=HALF_OF_TWO_S)
+def _torchvision(log: LogBuilder) -> LineReader:
+    return _Sliding(log, _TORCHVISION, window=20, first=0)
+
+
+def _mmengine(log: LogBuilder) -> LineReader:
+    return _Sliding(log, _MMENGINE, window=10, first=1)
 
 
 def _timm(log: LogBuilder) -> LineReader:
@@ -342,15 +360,6 @@ FORMATS = (
         is_mean=True,
     ),
     LogFormat(
-        name="hrnet",
-        title="HRNet and what follows it",
-        reads="Time, a mean since the epoch began",
-        example="Epoch: [352/520] Iter:[10/495], Time: 0.66, ..",
-        step_marks=(b"] Iter:",),
-        reader=_hrnet,
-        is_mean=True,
-    ),
-    LogFormat(
         name="timm",
         title="timm",
         reads="Time, Data",
@@ -364,7 +373,17 @@ FORMATS = (
         reads="time, a mean of the last 20 batches",
         example="Epoch: [0]  [  10/1251]  eta: ..  time: 0.243  data: ..",
         step_marks=(b"  eta: ",),
-        reader=_Sliding,
+        reader=_torchvision,
+        is_mean=True,
+    ),
+    LogFormat(
+        name="mmengine",
+        title="OpenMMLab (MMEngine)",
+        reads="time, a mean of the last iterations",
+        example="Epoch(train) [1][  50/2500]  ..  time: 1.09  data_time: 0.015",
+        step_marks=(b"(train) ",),
+        marks=(b"window_size=",),
+        reader=_mmengine,
         is_mean=True,
     ),
     LogFormat(
