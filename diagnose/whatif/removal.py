@@ -20,6 +20,7 @@ from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
 from diagnose.whatif.computes import Place, list_computes, place_of
 from diagnose.whatif.graph import Graph
+from diagnose.whatif.levels import Changing, OfNodes
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.replay import replay, side_by_side
 from diagnose.whatif.schedule import Rebuilt, rebuild
@@ -103,7 +104,7 @@ class Removal:
         stride = -(-n_ops // MAX_SHAPLEY_OPS)
         return [slice(0, len(o.block.steps), stride) for o in self.observed]
 
-    def change_steps(self, i: int, changes: Sequence[Change], at: slice) -> tuple[Graph, list[Seconds], list[Seconds]]:
+    def change_steps(self, i: int, changes: Sequence[Change], at: slice) -> tuple[Graph, Changing, Changing]:
         """Give graph, own times and launch delays of some steps of block `i` with some changes: seconds, (n_steps, n_dp)."""
         plan = _Plan(changes)
         return self._graph(i, plan, at), *self._with(i, plan, self._steps_at(i, at), at)
@@ -148,13 +149,10 @@ class Removal:
             self._rebuilt[key] = rebuilt if whole else None
         return self._rebuilt[key]
 
-    def _with(self, i: int, plan: "_Plan", steps: slice, at: slice) -> tuple[list[Seconds], list[Seconds]]:
+    def _with(self, i: int, plan: "_Plan", steps: slice, at: slice) -> tuple[Changing, Changing]:
         """Give own times and launch delays of one block with some changes."""
         o = self.observed[i]
-        own, delay = list(o.own), list(o.delay)
-        nodes = o.block.nodes
-        if len(range(len(o.block.steps))[at]) < len(o.block.steps):
-            own, delay = [cut(array, at) for array in own], [cut(array, at) for array in delay]
+        own, delay, nodes = _cut_lanes(o.own, at), _cut_lanes(o.delay, at), o.block.nodes
         waits = self._waits(i, plan)
         if waits is not None:
             for node, late in waits.delay.items():
@@ -329,6 +327,11 @@ class _Plan:
     def spent(self, n_steps: int) -> Seconds:
         """Add up the seconds between steps, shape (n_steps,)."""
         return np.asarray(sum((np.broadcast_to(s, n_steps) for s in self._spent), start=np.zeros(n_steps)))
+
+
+def _cut_lanes(lanes: OfNodes, at: slice) -> Changing:
+    """Take some steps of one array a node, to be changed."""
+    return lanes[:, at].copy() if isinstance(lanes, np.ndarray) else [cut(array, at) for array in lanes]
 
 
 def _pick(factor: Seconds, place: Place, steps: slice) -> Seconds:

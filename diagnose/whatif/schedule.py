@@ -15,10 +15,9 @@ from diagnose.model.optype import Op
 from diagnose.model.schedule import BACKWARD, WEIGHT, order_launches, refuse_schedule
 from diagnose.model.trace import Ints, Seconds
 from diagnose.whatif.graph import Graph
-from diagnose.whatif.levels import list_shapes, stack
+from diagnose.whatif.levels import OfNodes, list_shapes, stack
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.recorded import MOVES, NewClosing, Recorded, read_recorded
-from diagnose.whatif.replay import Lanes
 from diagnose.whatif.rewrite import GraphWriter
 
 
@@ -33,7 +32,7 @@ class Rebuilt:
     moves: Ints
     closed: Sequence[NewClosing]
 
-    def times(self, own: Lanes, delay: Lanes, change: Reschedule) -> tuple[Seconds, Seconds]:
+    def times(self, own: OfNodes, delay: OfNodes, change: Reschedule) -> tuple[Seconds, Seconds]:
         """Give own times and launch delays of the new graph's nodes from those of the recorded one's.
 
         Seconds; one array a node, or all in one of shape (n_nodes, n_steps, n_dp), which the results have.
