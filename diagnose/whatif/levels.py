@@ -115,7 +115,7 @@ def replay_levels(
     if delay is not None:
         late = own.pop()
     # Peers are alike, and all ranks together are as each is among them, until ranks that differ meet.
-    n_awaited = len(np.unique(graph.moves.awaits.flat))
+    n_awaited = sum(len(level.number) for level in levels_of(graph))
     wide = [shape, *shapes[1:2]][: len(own)]
     ends, moved = ([np.zeros((n, *of_world)) for of_world in wide] for n in (graph.n_nodes + 2, n_awaited))
     for of_world in ends:

@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
 from diagnose.whatif.computes import Place, list_computes, place_of
@@ -59,6 +59,8 @@ class Removal:
         self._places = [
             [(node, place_of(o.block.nodes, node, n_stages)) for node in list_computes(o.block.nodes)] for o in observed
         ]
+        #: Where anything stalls a compute.
+        self._stalled: Bools = np.asarray(breakdown.stalls.inside_s.any(axis=(-2, -1)))
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
         self._rebuilt: dict[tuple[int, str, int, int], Rebuilt | None] = {}
 
@@ -161,7 +163,10 @@ class Removal:
         if plan.work or waits is not None or any(part.in_computes for part, _ in gone):
             eased = [(part, extent) for part, extent in gone if part.changes_work]
             waited = [(part, part.wait_s) for part in self._parts.values() if part.wait_s is not None]
+            touched = bool(eased or waited or plan.work)
             for node, place in self._places[i]:
+                if not touched and not self._stalled[place]:
+                    continue
                 own[node] = self._compute(own[node], place, steps, plan, eased, waited, in_graph=waits)
         for part, extent in gone:
             part.ease_block(i, own, delay, at, extent)
@@ -187,9 +192,10 @@ class Removal:
         What a compute waits for in the graph is no part of its duration.
         """
         stalls, stage = self.breakdown.stalls, place[1] % self.n_stages
+        stalled = self._stalled[place]
         stall = stalls.inside_s[(*place, steps)]
         waits = [(part, wait_s[(*place, steps)]) for part, wait_s in waited]
-        work = own - stall
+        work = own - stall if stalled else own
         for _, wait_s in waits:
             work = work - wait_s
         for part, extent in eased:
@@ -199,7 +205,7 @@ class Removal:
         for part, wait_s in waits:
             if in_graph is None and (lanes := plan.lanes(part.name, stage)) is not True:
                 work = work + mix(lanes, 0.0, wait_s)
-        if not stall.any():
+        if not stalled or not stall.any():
             return work
         kinds = stalls.inside[(*place, steps)]
         for kind in np.unique(kinds[stall > 0]).tolist():
