@@ -62,7 +62,7 @@ class Removal:
         #: Where anything stalls a compute.
         self._stalled: Bools = np.asarray(breakdown.stalls.inside_s.any(axis=(-2, -1)))
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
-        self._rebuilt: dict[tuple[int, str, int, int], Rebuilt | None] = {}
+        self._rebuilt: dict[tuple[int, str, int, int, bool], Rebuilt | None] = {}
 
     def present(self) -> list[str]:
         """List the components that this job has at all."""
@@ -141,9 +141,9 @@ class Removal:
 
     def _rebuild(self, i: int, change: Reschedule) -> Rebuilt | None:
         """Give block `i` under another schedule, built once."""
-        key = (i, change.schedule, change.chunks, change.pieces)
+        key = (i, change.schedule, change.chunks, change.pieces, change.overlap_cost is None)
         if key not in self._rebuilt:
-            rebuilt = rebuild(self.observed[i], change.schedule, change.chunks, change.pieces)
+            rebuilt = rebuild(self.observed[i], change, self.breakdown.variant_ratio)
             # Work is shared out over the stages of the job: steps that lost the rows of one cannot be laid out anew.
             whole = (
                 rebuilt is not None and change.share.shape[-1] == rebuilt.recorded.chunks * rebuilt.recorded.n_stages
