@@ -22,7 +22,7 @@ class UnevenLayers(Fault):
     """
 
     cause: ClassVar[str] = "stage-imbalance"
-    #: Length n_virtual. Layers of each virtual stage.
+    #: Length n_virtual. Layers of each virtual stage, in the order of the model.
     layers: tuple[int, ...]
     #: What the first and the last virtual stage compute beside their layers, forward and backward, in units of a layer.
     first: tuple[float, float] = (0.0, 0.0)
@@ -68,10 +68,10 @@ class UnevenLayers(Fault):
     def _scale(self, inputs: Inputs, work: tuple[Seconds, ...]) -> Inputs:
         """Scale each compute by the work of its virtual stage over the mean number of layers."""
         spec, programme, work_s = inputs.spec, inputs.programme, inputs.work_s.copy()
-        virtual = programme.chunk * spec.pp + programme.stage
+        position = np.asarray(spec.position(programme.stage, programme.chunk))
         active = self.active(spec)
         for op, of_op in ((Op.FORWARD, work[0]), (Op.BACKWARD, work[1])):
             tasks = programme.is_op(op)
-            factor = of_op[virtual[tasks]] / np.mean(self.layers)
+            factor = of_op[position[tasks]] / np.mean(self.layers)
             work_s[tasks] *= np.where(active, factor[:, None, None], 1.0)
         return dataclasses.replace(inputs, work_s=work_s)

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from diagnose.faults.spec import JobSpec, Schedule
 from diagnose.model.optype import Op
+from diagnose.model.schedule import V_SHAPED, list_v_phases
 
 #: What a compute does of a backward: all of it, the gradient of its input, or those of its weights; `whole` of forwards.
 Part = Literal["whole", "input", "weight"]
@@ -96,39 +97,14 @@ def count_warmup(schedule: Schedule, pp: int, vpp: int, microbatches: int, stage
 
 def _list_phases(schedule: Schedule, pp: int, vpp: int, n: int, stage: int) -> list[Phase]:
     """Say in which phases a stage runs a schedule of `n` microbatches."""
-    behind, before = pp - 1 - stage, stage
-    if schedule == "zb-v":
-        return [
-            Phase(2 * behind + 1, "F0"),
-            Phase(before, "F1 F0"),
-            Phase(behind + 1, "F1 I1 W1"),
-            Phase(n - pp, "F0 I0 W0 F1 I1 W1"),
-            Phase(before, "I0 I1"),
-            Phase(behind + 1, "I0 W0"),
-            Phase(n, "W1"),
-            Phase(n, "W0"),
-        ]
-    if schedule == "dualpipev":
-        first = "F0 B1 F1|B0" if behind == 0 else "F0|B1 F1|B0"
-        return [
-            Phase(2 * behind, "F0"),
-            Phase(before + 1, "F0 F1"),
-            Phase(behind, "I1 W F1"),
-            Phase(1, first),
-            Phase(n - 2 * pp + before, "F0|B1 F1|B0"),
-            Phase(behind, "B1 F1|B0"),
-            Phase((before + 1) // 2, "B1 B0"),
-            Phase((before + 1) % 2, "B1 I0"),
-            Phase((before + 1) // 2, "I1 I0"),
-            Phase(behind, "W I0"),
-            Phase(2 * n, "W"),
-        ]
+    if schedule in V_SHAPED:
+        return [Phase(*phase) for phase in list_v_phases(schedule, stage, pp, n)]
     total, warmup = vpp * n, count_warmup(schedule, pp, vpp, n, stage)
     if schedule not in ("zero-bubble", "zb-h2"):
         return [Phase(warmup, "F"), Phase(total, "F B")]
     # The later a stage, the earlier it must send input gradients back, and the longer its weight gradients wait: so long that no
     # stage holds more than the first one does.
-    delay = min((2 if schedule == "zb-h2" else 1) * before, total)
+    delay = min((2 if schedule == "zb-h2" else 1) * stage, total)
     return [Phase(warmup, "F"), Phase(delay, "F I"), Phase(total - delay, "F I W"), Phase(delay, "W")]
 
 

@@ -30,6 +30,8 @@ READS_AS = {
     "network.apart": "where too few transfers are slow, or only one place is there, to tell whether they repeat: how far they are "
     "beyond an ordinary one, over how far the upper end of ordinary ones is; 5 noise, 100 a transfer that got stuck; misleads "
     "where a paused process holds up a transfer",
+    "network.two_links": "how probable it is that two slow links of a worker are so by themselves, not by its card, where both "
+    "are slow alike, at the same times, and no collective through the card says it; 0 where one does, or no card is named",
     "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
     "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
@@ -46,6 +48,8 @@ LEAST_SHARE = 1e-5
 THROTTLED_RATIO = 3.0
 #: How slow a slow worker is: this quantile over its steps, as it may be slow in some of them only.
 PACE_QUANTILE = 0.9
+#: One failure explains two links that are slow alike at the same times; the odds of a second one beside it are not more.
+TWO_LINKS = 0.28
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -96,6 +100,8 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
         else Feature.missing("slow transfers have places")
     )
     found["network.apart"] = Feature.missing(many) if apart is None else Feature(min(apart, MOST))
+    told = transfers.slow is None or transfers.slow.are_told
+    found["network.two_links"] = Feature(0.0 if told else TWO_LINKS)
     found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, breakdown)))
     return found
 

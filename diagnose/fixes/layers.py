@@ -13,6 +13,8 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Reschedule, Work
+from diagnose.model.optype import DIRECTIONS
+from diagnose.model.placement import positions_of
 from diagnose.model.remedy import Refusal
 from diagnose.model.trace import Seconds
 
@@ -29,8 +31,10 @@ class LayerModel:
     Attributes
     ----------
     n_stages : int
+    positions : tuple of int, length n_virtual
+        Where in the model each model chunk stands now, by chunk x stages + stage.
     layers : tuple of int, length n_virtual
-        As it runs now.
+        As it runs now, in the order of the model, as all that follows.
     known : bool
         Somebody said how many layers there are; else their number is assumed and split evenly.
     typical_s : ndarray of float64, shape (n_directions, n_virtual)
@@ -41,6 +45,7 @@ class LayerModel:
     """
 
     n_stages: int
+    positions: tuple[int, ...]
     layers: tuple[int, ...]
     known: bool
     typical_s: Seconds
@@ -117,13 +122,12 @@ def model_layers(analysis: Analysis, settings: Mapping[str, str], fix: str) -> L
     n_virtual = typical_s.shape[1]
     if n_stages < 2:
         return Refusal("the job has one pipeline stage: there is nothing to move between stages")
-    if any(block.nodes.position is not None for block in analysis.trace.blocks):
-        return Refusal(
-            "stages hold chunks from both ends of the model: what other layouts and schedules give is not priced"
-        )
+    positions = _find_positions(analysis, n_virtual)
     layers, assumptions = _count_layers(analysis, settings, fix, n_stages, n_virtual)
     if isinstance(layers, Refusal):
         return layers
+    in_order = np.argsort(positions)
+    typical_s, layers = typical_s[:, in_order], tuple(layers[virtual] for virtual in in_order.tolist())
     counts = np.array(layers, dtype=np.float64)
     if n_virtual > 2 and (counts[1:-1] > 0).any():
         middle = np.flatnonzero(counts[1:-1] > 0) + 1
@@ -136,7 +140,17 @@ def model_layers(analysis: Analysis, settings: Mapping[str, str], fix: str) -> L
     else:
         return Refusal("no stage between the first and the last has a layer: what a layer costs cannot be read off")
     known = "layers" in settings or analysis.trace.job.layers_per_stage is not None
-    return LayerModel(n_stages, layers, known, typical_s, np.asarray(layer_s), tuple(assumptions))
+    return LayerModel(n_stages, positions, layers, known, typical_s, np.asarray(layer_s), tuple(assumptions))
+
+
+def _find_positions(analysis: Analysis, n_virtual: int) -> tuple[int, ...]:
+    """Say where in the model each model chunk stands, by chunk x stages + stage."""
+    found = np.arange(n_virtual)
+    for block in analysis.trace.blocks:
+        nodes, computes = block.nodes, np.flatnonzero(np.isin(block.nodes.op, DIRECTIONS))
+        virtual = np.maximum(nodes.chunk, 0) * analysis.trace.n_stages + nodes.stage
+        found[virtual[computes]] = positions_of(nodes)[computes]
+    return tuple(found.tolist())
 
 
 def _count_layers(

@@ -22,7 +22,7 @@ from diagnose.model.budget import Budget, Lever
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Work
 from diagnose.model.optype import DP_COLLECTIVES, P2P
 from diagnose.model.remedy import Refusal
-from diagnose.model.schedule import SCHEDULES
+from diagnose.model.schedule import SCHEDULES, SPLITTING, V_SHAPED
 
 #: What gives back less than this part of the step is not listed (as causes, `--min-speedup`), nor priced where it cannot be more.
 WORTH_LISTING = 0.02
@@ -34,6 +34,8 @@ NAMES = {
     "interleaved": "interleaved 1F1B",
     "gpipe": "GPipe",
     "zero-bubble": "a zero-bubble schedule (ZB-H1)",
+    "zb-v": "ZB-V",
+    "dualpipev": "DualPipeV",
 }
 #: Levers listed at most.
 MOST_LISTED = 2
@@ -170,7 +172,8 @@ def _reschedule(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
         return bubble * (1.0 - ratio)
 
     offered = schedule.OFFERS.get(identify_framework(analysis.trace.job) or "megatron", tuple(SCHEDULES))
-    others = [(name, chunks) for name in offered for chunks in (schedule.CHUNKS if name == "interleaved" else (1,))]
+    numbers = {"interleaved": schedule.CHUNKS} | dict.fromkeys(V_SHAPED, (2,))
+    others = [(name, chunks) for name in offered for chunks in numbers.get(name, (1,))]
     # What can give most first: it may leave nothing to gain by the others.
     for part, (name, chunks) in sorted(((most(*other, n_microbatches), other) for other in others), reverse=True):
         if (name, chunks) == (now.schedule, now.chunks) or part < WORTH_A_LAYOUT:
@@ -184,15 +187,15 @@ def _reschedule(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
 
 def _bubble(name: str, chunks: int, n_microbatches: int, n_stages: int) -> float:
     """Give the textbook's part of a pipeline's time in which workers wait."""
-    waits = (n_stages - 1) / chunks / (3.0 if name == "zero-bubble" else 1.0)
+    waits = (n_stages - 1) / chunks / (3.0 if name in SPLITTING else 1.0)
     return waits / (n_microbatches + waits)
 
 
 def _describe_schedule(analysis: Analysis, model: LayerModel, now: schedule.Option, name: str, chunks: int) -> _Idea:
     """Say what to run instead of the schedule that the job runs now."""
-    change = Reschedule(name, chunks, schedule.share_layers(model, chunks))
+    change = Reschedule(name, chunks, schedule.share_layers(model, name, chunks))
     option = schedule.Option(name, chunks, 0.0, schedule.count_held(analysis, name, chunks), change)
-    of = f" with {chunks} model chunks a stage" if chunks > 1 else ""
+    of = f" with {chunks} model chunks a stage" if name == "interleaved" else ""
     if chunks != model.chunks and not model.known:
         of += " (if its layers divide so)"
     held, holds = max(now.in_flight), max(option.in_flight)
@@ -202,13 +205,13 @@ def _describe_schedule(analysis: Analysis, model: LayerModel, now: schedule.Opti
         schedule.list_flags(option, model),
         (change,),
         (*schedule.list_risks(option, held, holds), *(model.assumptions if chunks != model.chunks else ())),
-        at_most=name == "zero-bubble",  # as published; what frameworks have comes near it
+        at_most=name in SPLITTING,  # as published; what frameworks have comes near it
     )
 
 
 def _cut_microbatches(analysis: Analysis, model: LayerModel, now: schedule.Option) -> Iterator[_Idea]:
     """Let each microbatch be two of half the size, if the present schedule is one that can be laid out anew."""
-    whole = Reschedule(now.schedule, now.chunks, schedule.share_layers(model, now.chunks))
+    whole = Reschedule(now.schedule, now.chunks, schedule.share_layers(model, now.schedule, now.chunks))
     known_s, now_s = _price(analysis, (whole,)), analysis.gains.replayed_s
     if known_s is None or abs(known_s - now_s) > KNOWN_SHARE * now_s:
         return

@@ -51,6 +51,8 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     model = model_layers(analysis, settings, NAME)
     if isinstance(model, Refusal):
         return model
+    if list(model.positions) != sorted(model.positions):
+        return Refusal("stages hold chunks from both ends of the model: what other layouts give is not priced")
     limits = _read_limits(settings, sum(model.layers))
     chunks = read_whole(settings, "chunks", NAME, least=1) if "chunks" in settings else model.chunks
     n_virtual = model.n_stages * chunks

@@ -1,10 +1,11 @@
-"""Run the pipeline under another schedule: what 1F1B, interleaving, GPipe and zero-bubble would give, and what they hold in memory.
+"""Run the pipeline under another schedule: what each of those published would give, and what it holds in memory.
 
 Enters: a measured job. Leaves: a `Remedy` with the best schedule its framework has, and a table of all. Costs a replay of each.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,17 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.change import Reschedule
 from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
-from diagnose.model.schedule import SCHEDULES, count_in_flight, order_launches, refuse_schedule
+from diagnose.model.schedule import (
+    SCHEDULES,
+    SPLITTING,
+    V_SHAPED,
+    WEIGHT,
+    count_in_flight,
+    order_launches,
+    positions_under,
+    refuse_schedule,
+)
+from diagnose.model.trace import Ints
 from diagnose.numerics.figures import write_figure
 from diagnose.numerics.robust import nan_median
 
@@ -25,7 +36,8 @@ TITLE = "run the pipeline under another schedule"
 SETTINGS = {
     "name": f"one of {', '.join(SCHEDULES)}; the best of them where left out",
     "chunks": "model chunks of each stage, with interleaving",
-    "weight_share": "part of a backward that computes weight gradients, which zero-bubble does later (0.5)",
+    "weight_share": "part of a backward that computes weight gradients, where a schedule does them later: 0.5, or as in the job",
+    "overlap_cost": "how many times as long computes take that DualPipeV runs at the same time; left out, one after the other",
     "layers": "how many layers the model has, or how many each virtual stage has now, like 8/8/8/8",
 }
 
@@ -55,7 +67,7 @@ class Option:
     @property
     def name(self) -> str:
         """Name the schedule, with its chunks where it has several."""
-        return f"{self.schedule}_{self.chunks}" if self.chunks > 1 else self.schedule
+        return f"{self.schedule}_{self.chunks}" if self.chunks > 1 and self.schedule not in V_SHAPED else self.schedule
 
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
@@ -71,13 +83,13 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     wanted = settings.get("name")
     if wanted is not None and wanted not in SCHEDULES:
         raise UsageError(f"--fix {NAME}: name is {wanted!r}; expected one of {', '.join(SCHEDULES)}")
-    weight_share = _read_share(settings)
+    how = {"weight_share": _read_share(settings), "overlap_cost": _read_cost(settings)}
     chunks = read_whole(settings, "chunks", NAME, least=1) if "chunks" in settings else None
     model = model_layers(analysis, settings, NAME)
     if isinstance(model, Refusal):
         return model
     now = find_present(analysis, model)
-    options, refused = _price_options(analysis, model, now, chunks, weight_share)
+    options, refused = _price_options(analysis, model, now, chunks, how)
     of_name = [
         o
         for o in options
@@ -107,9 +119,23 @@ def _read_share(settings: Mapping[str, str]) -> float:
     return share
 
 
+def _read_cost(settings: Mapping[str, str]) -> float | None:
+    """Read how many times as long computes take beside another one."""
+    text = settings.get("overlap_cost")
+    try:
+        cost = None if text is None else float(text)
+    except ValueError:
+        cost = 0.0
+    if cost is not None and not 1.0 <= cost < np.inf:
+        raise UsageError(f"--fix {NAME}: overlap_cost is {text!r}; expected a number from 1")
+    return cost
+
+
 def find_present(analysis: Analysis, model: LayerModel) -> Option:
     """Say how the job runs now: by its chunks, and whether all forwards come before the first backward."""
     step_s = analysis.gains.replayed_s
+    if list(model.positions) != sorted(model.positions):
+        return Option(_find_v(analysis, model), model.chunks, step_s, _hold_now(analysis, model.chunks), None)
     if any((block.nodes.op == Op.WEIGHT).any() for block in analysis.trace.blocks):
         return Option("zero-bubble", model.chunks, step_s, _hold_now(analysis, model.chunks), None)
     schedule = "interleaved" if model.chunks > 1 else "gpipe" if _runs_gpipe(analysis) else "1f1b"
@@ -129,8 +155,30 @@ def _runs_gpipe(analysis: Analysis) -> bool:
     return bool(np.nanmean(gap < 0) > 0.5) if np.isfinite(gap).any() else False
 
 
+def _find_v(analysis: Analysis, model: LayerModel) -> str:
+    """Say which of the V-shaped schedules has more of the job's forwards and backwards where they are."""
+    now = [order[order[:, 0] < WEIGHT] for order in _list_orders(analysis)]
+
+    def count_same(name: str) -> int:
+        n_microbatches = analysis.breakdown.compute_s.shape[2]
+        found = 0
+        for stage, order in enumerate(now):
+            other = order_launches(name, stage, n_stages=model.n_stages, chunks=2, n_microbatches=n_microbatches)
+            other = other[other[:, 0] < WEIGHT]
+            n = min(len(order), len(other))
+            found += int((order[:n, :3] == other[:n, :3]).all(axis=1).sum())
+        return found
+
+    return max(V_SHAPED, key=count_same)
+
+
 def _hold_now(analysis: Analysis, chunks: int) -> tuple[float, ...]:
     """Say how many microbatches each stage holds at most, by the order in which it runs computes now."""
+    return tuple(count_in_flight(order, chunks) for order in _list_orders(analysis))
+
+
+def _list_orders(analysis: Analysis) -> list[Ints]:
+    """List the computes of each stage in the order in which it runs them now, as `order_launches` does."""
     block = max(analysis.trace.blocks, key=lambda b: len(b.steps))
     nodes = block.nodes
     start_s = np.nan_to_num(nan_median(block.start_s, axis=(1, 2)))
@@ -139,8 +187,8 @@ def _hold_now(analysis: Analysis, chunks: int) -> tuple[float, ...]:
         here = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS))
         here = here[np.argsort(start_s[here], kind="stable")]
         part = np.array([DIRECTIONS.index(Op(op)) for op in nodes.op[here].tolist()], dtype=np.int64)
-        found.append(count_in_flight(np.stack([part, nodes.chunk[here], nodes.microbatch[here]], axis=1), chunks))
-    return tuple(found)
+        found.append(np.stack([part, nodes.chunk[here], nodes.microbatch[here], np.zeros_like(part)], axis=1))
+    return found
 
 
 def count_held(analysis: Analysis, schedule: str, chunks: int) -> tuple[float, ...]:
@@ -156,11 +204,12 @@ def count_held(analysis: Analysis, schedule: str, chunks: int) -> tuple[float, .
 
 
 def _price_options(
-    analysis: Analysis, model: LayerModel, now: Option, chunks: int | None, weight_share: float
+    analysis: Analysis, model: LayerModel, now: Option, chunks: int | None, how: Mapping[str, Any]
 ) -> tuple[list[Option], list[tuple[str, str]]]:
     """Price every schedule that the job can run, and say why it cannot run the others."""
     tried = (chunks,) if chunks is not None and chunks > 1 else tuple(dict.fromkeys((*CHUNKS, model.chunks)))
-    candidates = [("1f1b", 1), ("gpipe", 1), ("zero-bubble", 1), *(("interleaved", v) for v in tried if v > 1)]
+    candidates = [("1f1b", 1), ("gpipe", 1), ("zero-bubble", 1), *((name, 2) for name in V_SHAPED)]
+    candidates += [("interleaved", v) for v in tried if v > 1]
     options, refused = [], []
     for schedule, v in candidates:
         if (schedule, v) == (now.schedule, now.chunks):
@@ -168,7 +217,7 @@ def _price_options(
             continue
         reason = refuse_option(analysis, model, schedule, v)
         if reason is None:
-            change = Reschedule(schedule, v, share_layers(model, v), weight_share)
+            change = Reschedule(schedule, v, share_layers(model, schedule, v), **how)
             try:
                 step_s = float(analysis.price((change,)).mean())
             except TraceError as error:  # its operations would wait for each other in a circle
@@ -190,13 +239,17 @@ def refuse_option(analysis: Analysis, model: LayerModel, schedule: str, chunks: 
     return reason
 
 
-def share_layers(model: LayerModel, chunks: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Say which part of the work goes where: layers stay where they are, or are split evenly over other chunks."""
-    n_before = len(model.layers)
-    if chunks == model.chunks:
-        return np.stack([np.eye(n_before)] * len(model.typical_s))
-    n_after = chunks * model.n_stages
-    return model.share([sum(model.layers) / n_after] * n_after)
+def share_layers(model: LayerModel, schedule: str, chunks: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Say which part of the work goes where: layers stay where they are, or are split evenly over other chunks.
+
+    Shape (n_directions, n_virtual_after, n_virtual_before), by chunk x stages + stage.
+    """
+    n_before, n_after = len(model.layers), chunks * model.n_stages
+    if n_after == n_before:  # as many layers at each place of the model, whoever has them
+        share = np.stack([np.eye(n_before)] * len(model.typical_s))
+    else:
+        share = model.share([sum(model.layers) / n_after] * n_after)
+    return share[:, positions_under(schedule, model.n_stages, chunks)][:, :, list(model.positions)]
 
 
 def _choose(options: Sequence[Option]) -> Option:
@@ -231,13 +284,14 @@ def _to_remedy(
     chosen = {**settings, "name": best.schedule}
     if best.chunks > 1:
         chosen["chunks"] = str(best.chunks)
-    if best.schedule == "zero-bubble":
+    if best.schedule in SPLITTING:
         chosen["weight_share"] = f"{best.change.weight_share:g}"
     held, holds = max(now.in_flight), max(best.in_flight)
+    chunks = f", {best.chunks} model chunks" if best.schedule == "interleaved" else ""
     bubble, bubble_then = (100 * _bubble(analysis, option.step_s) for option in (now, best))
     return Remedy(
         summary=(
-            f"run {SCHEDULES[best.schedule]}{f', {best.chunks} model chunks' if best.chunks > 1 else ''}: the bubble goes from "
+            f"run {SCHEDULES[best.schedule]}{chunks}: the bubble goes from "
             f"{bubble:.0f}% to {bubble_then:.0f}% of the step, a stage holds at most "
             f"{holds:g} microbatches instead of {held:g}"
         ),
@@ -269,14 +323,22 @@ def _bubble(analysis: Analysis, step_s: float) -> float:
 def list_assumptions(best: Option, model: LayerModel) -> tuple[str, ...]:
     """Say what the prediction takes for granted."""
     found = ["transfers take as long as those recorded over the same link; a link not used now, as the median of all"]
-    if best.schedule == "zero-bubble":
+    if best.schedule in SPLITTING:
         share = best.change.weight_share if best.change is not None else WEIGHT_SHARE
+        part = "what the job computes apart" if len(model.typical_s) > 2 else f"{100 * share:g}% of a backward"
         found += [
-            f"{100 * share:g}% of a backward computes weight gradients and can wait; splitting it costs nothing",
+            f"{part} computes weight gradients and can wait; splitting it costs nothing",
             "transfers do not block the worker, as in the published implementations",
         ]
     else:
         found.append("workers wait for their sends if they do now")
+    if best.schedule == "dualpipev":
+        cost = best.change.overlap_cost if best.change is not None else None
+        found.append(
+            "a forward and a backward launched together run one after the other, as in PyTorch (overlap_cost= says otherwise)"
+            if cost is None
+            else f"a forward and a backward that run at the same time take {cost:g} times as long each"
+        )
     if best.chunks != model.chunks:
         found += ["the layers are split evenly over the model chunks", *model.assumptions]
     return tuple(found)
@@ -291,7 +353,7 @@ def list_risks(best: Option, held: float, holds: float) -> tuple[str, ...]:
         )
     if best.chunks > 1:
         risks.append("more and smaller transfers: on a slow network they may not hide")
-    if best.schedule == "zero-bubble":
+    if best.schedule in SPLITTING:
         risks.append(
             "the model's backward must be split into input and weight gradients, and keeps both inputs until the second"
         )
@@ -329,6 +391,18 @@ def list_flags(best: Option, model: LayerModel) -> dict[str, str]:
             "torchtitan": "--parallelism.pipeline_parallel_schedule InterleavedZeroBubble, the nearest it has",
             "deepspeed": "PipelineModule has no zero-bubble",
             "pytorch": "torch.distributed.pipelining.ScheduleInterleavedZeroBubble, the nearest it has",
+        },
+        "zb-v": {
+            "megatron": "not in Megatron-LM itself; the paper's fork is sail-sg/zero-bubble-pipeline-parallelism",
+            "torchtitan": "--parallelism.pipeline_parallel_schedule ZBVZeroBubble",
+            "deepspeed": "PipelineModule has no zero bubble",
+            "pytorch": "torch.distributed.pipelining.ScheduleZBVZeroBubble with 2 stages a rank, one from each end of the model",
+        },
+        "dualpipev": {
+            "megatron": "not in Megatron-LM",
+            "torchtitan": "--parallelism.pipeline_parallel_schedule DualPipeV",
+            "deepspeed": "PipelineModule has no DualPipeV",
+            "pytorch": "torch.distributed.pipelining.ScheduleDualPipeV with 2 stages a rank, one from each end of the model",
         },
     }
     return how[best.schedule]

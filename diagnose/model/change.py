@@ -63,13 +63,15 @@ class Reschedule:
     Attributes
     ----------
     schedule : str
-        `1f1b`, `interleaved`, `gpipe` or `zero-bubble`.
+        One of `diagnose.model.schedule.SCHEDULES`.
     chunks : int
         Model chunks of each stage afterwards.
     share : ndarray of float64, shape (n_directions, n_virtual_after, n_virtual_before)
         Which part of the work of each virtual stage, forward and backward, each of the new ones does; columns sum to 1.
     weight_share : float
-        Part of a backward that computes weight gradients, which `zero-bubble` does later.
+        Part of a backward that computes weight gradients, where the schedule does them later and the job does not do them apart.
+    overlap_cost : float or None
+        How many times as long computes take that run at the same time as another; None: they run one after the other instead.
     pieces : int
         Cut each microbatch into so many: computes and transfers take that part of their time, and are launched as late as before.
     """
@@ -78,6 +80,7 @@ class Reschedule:
     chunks: int
     share: Seconds
     weight_share: float = 0.5
+    overlap_cost: float | None = None
     pieces: int = 1
 
 

@@ -34,6 +34,8 @@ class SlowPlaces:
         All of them are slow together in some steps: no place stands out.
     steps_share : float or None
         Part of the steps that have nearly all of the lost seconds.
+    are_told : bool
+        Collectives say of each card that it is one, and not two links of its worker.
     """
 
     ways: Bools
@@ -45,6 +47,7 @@ class SlowPlaces:
     apart: float | None = None
     in_time: bool = False
     steps_share: float | None = None
+    are_told: bool = True
 
     @classmethod
     def nowhere(cls, n_stages: int, n_dp: int) -> "SlowPlaces":

@@ -196,7 +196,10 @@ def _describe_cause(cause: Cause, *, is_placed: bool) -> str:
     where = words.worker(workers[0]) if len(workers) == 1 else words.place(cause.where)
     where = where or ("spread over the job" if is_placed else "")
     said = f"{prose(cause.title)}: {where}" if where else prose(cause.title)
-    others = [f"or else {escape(other.cause)} ({words.ratio(other.confidence)})" for other in cause.alternatives]
+    others = [
+        f"or else {words.name_alternative(other, cause)} ({words.ratio(other.confidence)})"
+        for other in cause.alternatives
+    ]
     return ", ".join(part for part in (said, words.since(cause.when), *others) if part)
 
 

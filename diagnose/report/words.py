@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.cause import Cause, Fix, When
+from diagnose.model.cause import Alternative, Cause, Fix, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
@@ -392,10 +392,15 @@ def first_line(severity: str | None, cause: str, where: Where, title: str, *, is
     return f"{f'{escape(severity.upper())} ' if severity else ''}{said}: {prose(title)}"
 
 
+def name_alternative(other: Alternative, cause: Cause) -> str:
+    """Name what else a cause may be: another one, escaped, or itself in another place."""
+    return "other places" if other.cause == cause.cause else escape(other.cause)
+
+
 def titled(cause: Cause) -> str:
     """Give a cause's title with its place behind, and what else it may be."""
     where = place(cause.where)
-    others = ["something else" if other.cause == "unknown" else escape(other.cause) for other in cause.alternatives]
+    others = ["something else" if a.cause == "unknown" else name_alternative(a, cause) for a in cause.alternatives]
     return " or ".join([f"{prose(cause.title)} ({where})" if where else prose(cause.title), *others])
 
 

@@ -1,12 +1,13 @@
 """Look at the beginning of files, so that a producer is recognised by what is in them and not by their names.
 
-Enters: a path. Leaves: `InputFiles`: the files, and the first bytes of each, unpacked where gzip packed them.
+Enters: a path. Leaves: `InputFiles`: the files, and the first bytes of each, unpacked where gzip or zstd packed them.
 """
 
 import contextlib
 import dataclasses
 import functools
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +19,9 @@ from diagnose.errors import TraceError
 HEAD_BYTES = 1 << 16
 #: Files of a folder that are looked at; a folder of one job has one a rank.
 MAX_FILES = 20_000
-#: How a file begins that gzip packed.
+#: How a file begins that gzip packed, or zstd.
 GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
 #: How a file of Parquet begins.
 PARQUET = b"PAR1"
 
@@ -58,11 +60,21 @@ def _head(file: Path) -> bytes:
 
 @contextlib.contextmanager
 def open_unpacked(file: Path) -> Iterator[BinaryIO]:
-    """Open a file, packed by gzip or not, and give its unpacked bytes."""
+    """Open a file, packed by gzip or zstd or not, and give its unpacked bytes."""
     with file.open("rb") as raw:
-        packed = raw.read(2) == GZIP
+        first = raw.read(len(ZSTD))
         raw.seek(0)
-        yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+        if first == ZSTD:
+            yield _open_zstd(raw)
+        else:
+            yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if first.startswith(GZIP) else raw
+
+
+def _open_zstd(raw: BinaryIO) -> BinaryIO:
+    """Give the unpacked bytes of what zstd packed; of what breaks off there are as many as there were."""
+    import pyarrow as pa
+
+    return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", pa.CompressedInputStream(raw, "zstd"))))
 
 
 def list_input_files(path: Path, *, name: str) -> InputFiles:

@@ -14,6 +14,7 @@ from pathlib import Path
 from diagnose.errors import TraceError
 from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.logs.catalogue import name_formats
+from diagnose.trace.logs.lines import find_utf16
 
 #: Files of a folder that are looked at, spread over all of it, and names written of each kind.
 FILES_ASKED = 64
@@ -196,6 +197,14 @@ STRANGERS: tuple[Stranger, ...] = (
         _PROFILE,
     ),
     Stranger(
+        "an OTF2 archive (Score-P)",
+        _is(rb"(?!)"),  # named by the end of its anchor file
+        "has what each process called and sent, and could tell late senders",
+        f"{_TRACE}: OTF2 is not read",
+        is_recording=True,
+        suffixes=(".otf2",),
+    ),
+    Stranger(
         "a Perfetto trace (protobuf)",
         _is(rb"(?!)"),  # packets of any kind in any order
         "has what the kernel or a browser of one host did",
@@ -339,10 +348,10 @@ STRANGERS: tuple[Stranger, ...] = (
         is_recording=True,
     ),
     Stranger(
-        "a Parquet file that gzip packed",
+        "a Parquet file that gzip or zstd packed",
         _is(rb"\APAR1"),  # one that nothing packed is read
         "may have the operations of a job",
-        "unpack it with gunzip, and give what was in it; Parquet packs by itself",
+        "unpack it with gunzip or unzstd, and give what was in it; Parquet packs by itself",
         is_recording=True,
     ),
     # of what a diagnosis is made of, or made to
@@ -511,8 +520,14 @@ STRANGERS: tuple[Stranger, ...] = (
     Stranger("a NumPy array", _is(rb"\A(?:\x93NUMPY|PK\x03\x04.{26}[^\n]{1,200}?\.npy)"), "has numbers", _TRACE),
     Stranger("an HDF5 file", _is(rb"\A\x89HDF\r\n\x1a\n"), "has arrays", _TRACE),
     Stranger(
-        "an Arrow, ORC or Avro table",
-        _is(rb"\A(?:ARROW1|ORC|Obj\x01)"),
+        "an ORC table",
+        _is(rb"\AORC"),
+        "has a table",
+        f"if it is a trace, {_write_parquet('pyarrow.orc', 'read_table')}",
+    ),
+    Stranger(
+        "an Arrow or Avro table",
+        _is(rb"\A(?:ARROW1|Obj\x01)"),
         "has a table",
         "write the table as Parquet with the columns of the trace format (README), if it is a trace",
     ),
@@ -530,15 +545,16 @@ STRANGERS: tuple[Stranger, ...] = (
         _TRACE,
     ),
     Stranger(
-        "an archive (tar, zip, zstd, xz, bzip2, lz4 or 7z)",
-        _is(
-            rb"\A(?:PK(?:\x03\x04|\x05\x06)|\x28\xb5\x2f\xfd|\xfd7zXZ\0|BZh[1-9]|\x04\x22\x4d\x18|7z\xbc\xaf\x27\x1c|Rar!|.{257}ustar)"
-        ),
+        "an archive (tar, zip, xz, bzip2, lz4 or 7z)",
+        _is(rb"\A(?:PK(?:\x03\x04|\x05\x06)|\xfd7zXZ\0|BZh[1-9]|\x04\x22\x4d\x18|7z\xbc\xaf\x27\x1c|Rar!|.{257}ustar)"),
         "has other files in it",
         _UNPACK,
     ),
     Stranger(
-        "a broken gzip file", _is(rb"\A\x1f\x8b"), "has nothing that can be unpacked", "copy it again, or give Parquet"
+        "a broken gzip or zstd file",
+        _is(rb"\A(?:\x1f\x8b|\x28\xb5\x2f\xfd)"),
+        "has nothing that can be unpacked",
+        "copy it again, or give Parquet",
     ),
     Stranger(
         "an image",
@@ -568,10 +584,30 @@ STRANGERS: tuple[Stranger, ...] = (
 def name_stranger(inputs: InputFiles, file: Path) -> Stranger | None:
     """Say what a file is that is no trace; None where it is nothing that is known here."""
     head = inputs.head(file) or _read_raw(file)
+    if (encoding := find_utf16(head)) and (found := _name_text(head.decode(encoding, "replace"))) is not None:
+        return found
     if head.startswith(SQLITE):
         head = _read_tables(file) or head
     name = file.name.lower()
     return next((s for s in STRANGERS if s.pattern.search(head) or name.endswith(s.suffixes)), None)
+
+
+def _name_text(text: str) -> Stranger | None:
+    """Say what text in UTF-16 is, and that it is to be written as UTF-8 first."""
+    head = text.removeprefix("\ufeff").encode()
+    known = next((s for s in STRANGERS if s.pattern.search(head)), None)
+    name, tells = (
+        ("a text", "has lines in which no known tool wrote anything") if known is None else (known.name, known.tells)
+    )
+    first = "write it as UTF-8 first (iconv -f UTF-16 -t UTF-8)"
+    return Stranger(
+        f"{name} in UTF-16", re.compile(b"(?!)"), tells, first if known is None else f"{first}; {known.instead}"
+    )
+
+
+def _rank(stranger: Stranger) -> int:
+    """Say where a kind stands in the table; text that nobody knows is behind all."""
+    return next((i for i, known in enumerate(STRANGERS) if stranger.name.startswith(known.name)), len(STRANGERS))
 
 
 def refuse_strangers(inputs: InputFiles, *, name: str) -> TraceError | None:
@@ -579,7 +615,7 @@ def refuse_strangers(inputs: InputFiles, *, name: str) -> TraceError | None:
     known = [(file, stranger) for file in _pick(inputs.files) if (stranger := name_stranger(inputs, file)) is not None]
     if not known:
         return _refuse_empty(inputs, name) or _refuse_text(inputs, name)
-    first = min((stranger for _, stranger in known), key=STRANGERS.index)
+    first = min((stranger for _, stranger in known), key=_rank)
     if not inputs.is_folder:
         return TraceError(f"is no trace but {first.name}, which {first.tells}; {first.instead}", where=name)
     listed = "; ".join(_count_kinds(inputs, known))
@@ -596,7 +632,7 @@ def describe_strangers(inputs: InputFiles, files: Sequence[Path]) -> str:
 def _count_kinds(inputs: InputFiles, known: Sequence[tuple[Path, Stranger]]) -> list[str]:
     """Write each kind with how many there are and some names, in the order of the table."""
     lines = []
-    for stranger in sorted({stranger for _, stranger in known}, key=STRANGERS.index):
+    for stranger in sorted({stranger for _, stranger in known}, key=_rank):
         files = [name_in(inputs.path, file, "").lstrip("/") for file, found in known if found == stranger]
         more = ", ..." if len(files) > FILES_NAMED else ""
         lines.append(

@@ -9,7 +9,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, Op
 from diagnose.model.trace import Block, Bools, Nodes, Seconds
 from diagnose.whatif.batches import HELD_SHARE
-from diagnose.whatif.graph import Barrier, Event, Graph, Layout, last_ends, order_graph, split_nodes
+from diagnose.whatif.graph import Barrier, Event, Graph, Layout, last_of, order_graph, split_nodes
 
 #: A barrier must explain more than this part of the launch delay.
 EXPLAINED_SHARE = 0.5
@@ -76,7 +76,7 @@ def _list_late(graph: Graph, start_s: Seconds, end_s: Seconds, least_s: float) -
     waiting = np.array([node for node, sources in enumerate(graph.waits) if sources], dtype=np.int64)
     found: set[int] = set()
     for part in split_nodes(waiting, start_s[0].size):
-        delay_s = np.moveaxis(start_s[part] - last_ends(graph, part.tolist(), end_s), 1, 0)  # steps first
+        delay_s = np.moveaxis(start_s[part] - last_of(end_s, graph.sources.take(part)), 1, 0)  # steps first
         found.update(part[(_lane_mean(delay_s) > least_s).any(axis=1)].tolist())
     return found
 

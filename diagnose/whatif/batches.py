@@ -54,8 +54,6 @@ class SampledLanes:
             self.end_s = np.where(lost, np.nan, self.end_s)
         #: Every operation was recorded in every lane.
         self.is_complete = not (np.isnan(self.start_s).any() or np.isnan(self.end_s).any())
-        #: Starts on so many lanes, by node, that what is so in nearly all lanes is so in one of these.
-        self.telling_s = self.start_s[:, : 1 + math.floor((1.0 - HELD_SHARE) * self.start_s.shape[1])].tolist()
         forwards = block.nodes.op == Op.FORWARD
         took_s = (self.end_s - self.start_s)[forwards]
         took_s = took_s[np.isfinite(took_s)]
@@ -138,21 +136,33 @@ def _group_alike(sample: SampledLanes, p2p: list[int], tolerance_s: float) -> li
     A member without a peer moves nothing and ends at once: it may stand between the others.
     """
     groups: list[list[int]] = []
-    for node in p2p:
-        group = next((g for g in reversed(groups[-MAX_BATCH:]) if _together(sample, g[0], node, tolerance_s)), None)
-        if group is None:
-            groups.append([node])
+    near = _list_near(sample, p2p, tolerance_s)
+    for at, node in enumerate(p2p):
+        for group in reversed(groups[-MAX_BATCH:]):
+            back = at - group[0]
+            if (back >= len(near) or near[back][at]) and _together(sample, p2p[group[0]], node, tolerance_s):
+                group.append(at)
+                break
         else:
-            group.append(node)
-    return [tuple(group) for group in groups if len(group) > 1]
+            groups.append([at])
+    return [tuple(p2p[at] for at in group) for group in groups if len(group) > 1]
+
+
+def _list_near(sample: SampledLanes, p2p: list[int], tolerance_s: float) -> list[list[bool]]:
+    """Say whether each operation starts near the one n before it, in a lane that tells of nearly all: a list for each n."""
+    if not sample.is_complete:
+        return []
+    start_s = sample.start_s[p2p, : 1 + math.floor((1.0 - HELD_SHARE) * sample.start_s.shape[1])]
+    found = [[True] * len(p2p)]
+    for back in range(1, min(2 * MAX_BATCH, len(p2p))):
+        near = np.full(len(p2p), fill_value=False)
+        near[back:] = (np.abs(start_s[back:] - start_s[:-back]) <= tolerance_s).any(axis=1)
+        found.append(near.tolist())
+    return found
 
 
 def _together(sample: SampledLanes, first: int, second: int, tolerance_s: float) -> bool:
     """Say whether two operations start and end as one in nearly all lanes that recorded both."""
-    if sample.is_complete and all(
-        abs(a - b) > tolerance_s for a, b in zip(sample.telling_s[first], sample.telling_s[second], strict=True)
-    ):
-        return False
     apart = np.abs(sample.start_s[first] - sample.start_s[second])
     if sample.is_complete and np.count_nonzero(apart <= tolerance_s) < HELD_SHARE * apart.size:
         return False  # the starts are apart: the ends need no look

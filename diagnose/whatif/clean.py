@@ -18,7 +18,7 @@ from diagnose.model.change import Remove
 from diagnose.model.optype import COMPUTE, P2P, Op
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.graph import Barrier, Graph
-from diagnose.whatif.levels import stack
+from diagnose.whatif.levels import OfNodes, stack
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
 from diagnose.whatif.replay import replay, replay_ends
@@ -53,7 +53,7 @@ def split_clean(removal: Removal, clean_s: float) -> CleanStep:
 
 
 def _measure_block(
-    o: Observed, graph: Graph, own: Sequence[Seconds], delay: Sequence[Seconds], at: slice, n_steps: int
+    o: Observed, graph: Graph, own: OfNodes, delay: OfNodes, at: slice, n_steps: int
 ) -> tuple[float, Seconds]:
     """Say what the mean worker computes in some steps of a block, and how long these are with less and less: seconds, all steps.
 
@@ -107,7 +107,9 @@ def _flatten(array: Seconds, shape: tuple[int, int]) -> Seconds:
 
 
 def _change_lanes(graph: Graph, change: Callable[[Bools], Bools]) -> Graph:
-    """Give the graph whose barriers hold for other lanes."""
+    """Give the graph whose barriers hold for other lanes: itself where all hold for all."""
+    if all(barrier.lanes is None for of_node in graph.barriers.values() for barrier in of_node):
+        return graph
     barriers: dict[int, tuple[Barrier, ...]] = {
         node: tuple(b if b.lanes is None else dataclasses.replace(b, lanes=change(b.lanes)) for b in of_node)
         for node, of_node in graph.barriers.items()

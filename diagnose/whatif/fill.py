@@ -14,6 +14,7 @@ from diagnose.model.trace import Block, Seconds
 from diagnose.numerics.robust import nan_median
 from diagnose.whatif.batches import find_all_batches
 from diagnose.whatif.graph import Event, Graph
+from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.replay import launch_delays, own_times
 
 #: A member that started this many own times before its group's end did not start last.
@@ -119,7 +120,7 @@ def _fill_group(event: Event, ready: dict[int, Seconds], own: list[float], start
         end_s[node] = np.where(gone, np.where(nobody, usual_end, together[at]), ends[at])
 
 
-def _usual(block: Block, times: list[Seconds]) -> list[float]:
+def _usual(block: Block, times: OfNodes) -> list[float]:
     """Take the median of each node over its lanes; of its type where no lane has it; 0 where nothing has."""
     medians = np.array([float(np.nanmedian(array)) if not np.isnan(array).all() else np.nan for array in times])
     for op in np.unique(block.nodes.op):

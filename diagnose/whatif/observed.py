@@ -19,7 +19,8 @@ from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
 from diagnose.whatif.dependencies import N_TYPES, essential_waits, find_events, number_kinds
-from diagnose.whatif.graph import Event, Graph, Layout, flatten, group_by_members, order_graph, split_nodes
+from diagnose.whatif.graph import Event, Graph, Layout, Ragged, group_by_members, last_of, order_graph, split_nodes
+from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.occupied import (
     add_inner_waits,
     add_meetings,
@@ -54,12 +55,12 @@ _RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Observed:
-    """A block on one clock with the graph its times show, own times and launch delays (lists over nodes)."""
+    """A block on one clock with the graph its times show, own times and launch delays."""
 
     block: Block
     graph: Graph
-    own: list[Seconds]
-    delay: list[Seconds]
+    own: OfNodes
+    delay: OfNodes
     #: The part of the launch delays that rows of other types fill; None: nowhere.
     busy: list[Seconds] | None = None
     #: These rows; `step` is the step number.
@@ -378,9 +379,7 @@ def _list_prompt(sample: SampledLanes, waits: Sequence[set[int]], order: Sequenc
         return set()
     found: set[int] = set()
     for part in split_nodes(waiting, sample.start_s.shape[1]):
-        sources = [waits[node] for node in part.tolist()]
-        begins = np.cumsum([0, *map(len, sources)])[:-1]
-        ready_s = np.maximum.reduceat(sample.end_s[flatten(sources)], begins, axis=0)
+        ready_s = last_of(sample.end_s, Ragged.of([waits[node] for node in part.tolist()]))
         delay_s = np.add.reduce(np.maximum(sample.start_s[part] - ready_s, 0.0), axis=1) / sample.start_s.shape[1]
         found.update(part[delay_s <= sample.tolerance_s].tolist())
     return found

@@ -19,6 +19,7 @@ from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
 from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, WORTH_SHARE
 from diagnose.whatif.batches import HELD_SHARE
 from diagnose.whatif.graph import Barrier, Graph, add_barriers
+from diagnose.whatif.levels import OfNodes
 
 #: A row may overlap a compute by this part of itself, or by what clocks differ, and still lie beside it, or end with it.
 OVERLAP_SHARE = 0.05
@@ -56,9 +57,7 @@ class Busy:
     keys: "Keys"
     union: "Union"
 
-    def within(
-        self, block: Block, delay_s: Sequence[Seconds], nodes: Iterable[int], kind: int | None = None
-    ) -> list[Seconds]:
+    def within(self, block: Block, delay_s: OfNodes, nodes: Iterable[int], kind: int | None = None) -> list[Seconds]:
         """Say which part of the launch delays of nodes such rows, or those of one type, fill: seconds, (n_steps, n_dp) each."""
         union = self.union if kind is None else Union.of(self.keys, self.rows.take(self.rows.op == kind))
         found = []

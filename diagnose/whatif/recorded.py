@@ -8,10 +8,11 @@ import dataclasses
 import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, P2P, Op
-from diagnose.model.trace import Ints, Nodes
+from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.graph import Layout
 from diagnose.whatif.observed import Observed, usual_start
+from diagnose.whatif.overlaps import find_overlaps
 
 #: A worker blocks on its sends where this part of them is waited for by what follows on the worker.
 BLOCKED_SHARE = 0.5
@@ -38,8 +39,14 @@ class Recorded:
     last_compute : tuple of int, length n_stages
     splits : bool
         Whether the gradients of weights are computed apart.
+    beside : ndarray of bool, axes as in `computes`
+        Whether each runs at the same time as another of its worker, launched with that one once all is there that both wait for.
     pieces : int
         So many microbatches in turn are pieces of one.
+    positions : ndarray of int64, shape (n_virtual,)
+        Where in the model each model chunk stands.
+    variants : ndarray of float64, shape (3, n_virtual, n_microbatches)
+        How long each compute is against the ordinary one of its part and virtual stage, by what the schedule makes of it.
     """
 
     observed: Observed
@@ -51,6 +58,9 @@ class Recorded:
     microbatches: Ints
     last_compute: tuple[int, ...]
     splits: bool
+    positions: Ints
+    variants: Seconds
+    beside: Bools
     pieces: int = 1
 
     @property
@@ -70,6 +80,8 @@ class Recorded:
             self,
             computes=computes,
             moves=moves,
+            variants=np.repeat(self.variants, pieces, axis=2),
+            beside=np.repeat(self.beside, pieces, axis=2),
             microbatches=np.repeat(self.microbatches, pieces),
             pieces=self.pieces * pieces,
         )
@@ -97,9 +109,10 @@ class Recorded:
         return set(self.nodes.stage[waiter[moves[waiter]]].tolist())
 
 
-def read_recorded(o: Observed) -> Recorded | None:
+def read_recorded(o: Observed, variants: Seconds | float = 1.0) -> Recorded | None:
     """Sort the nodes of a block by what they are for; None where a microbatch does not run both ways on every stage.
 
+    `variants` are those of the job, as `Breakdown` has them.
     Neither can be put in another order what records only some types of transfers.
     """
     layout = Layout(o.block.nodes, usual_start(o.block))
@@ -129,7 +142,15 @@ def read_recorded(o: Observed) -> Recorded | None:
     last = [layout.by_start(DIRECTIONS, stage)[-1] for stage in range(n_stages)]
     closings = tuple(np.flatnonzero(in_graph & ~is_compute & ~np.isin(nodes.op, MOVES)).tolist())
     splits = bool((computes[2] >= 0).any())
-    return Recorded(o, layout, n_virtual // n_stages, computes, moves, closings, microbatches, tuple(last), splits)
+    positions = np.arange(n_virtual)
+    positions[virtual[both_ways]] = layout.position[both_ways]
+    beside = np.isin(computes, [*find_overlaps(o.block, layout.start_s)])
+    chunks, ratio = n_virtual // n_stages, np.ones(computes.shape)
+    if not isinstance(variants, float):
+        ratio[: len(variants)] = variants[:, :n_virtual, microbatches, 0, 0]
+    return Recorded(
+        o, layout, chunks, computes, moves, closings, microbatches, tuple(last), splits, positions, ratio, beside
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
 from diagnose.whatif.computes import Place, list_computes, place_of
 from diagnose.whatif.graph import Graph
+from diagnose.whatif.levels import Changing, OfNodes
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.replay import replay, side_by_side
 from diagnose.whatif.schedule import Rebuilt, rebuild
@@ -58,8 +59,10 @@ class Removal:
         self._places = [
             [(node, place_of(o.block.nodes, node, n_stages)) for node in list_computes(o.block.nodes)] for o in observed
         ]
+        #: Where anything stalls a compute.
+        self._stalled: Bools = np.asarray(breakdown.stalls.inside_s.any(axis=(-2, -1)))
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
-        self._rebuilt: dict[tuple[int, str, int, int], Rebuilt | None] = {}
+        self._rebuilt: dict[tuple[int, str, int, int, bool], Rebuilt | None] = {}
 
     def present(self) -> list[str]:
         """List the components that this job has at all."""
@@ -103,7 +106,7 @@ class Removal:
         stride = -(-n_ops // MAX_SHAPLEY_OPS)
         return [slice(0, len(o.block.steps), stride) for o in self.observed]
 
-    def change_steps(self, i: int, changes: Sequence[Change], at: slice) -> tuple[Graph, list[Seconds], list[Seconds]]:
+    def change_steps(self, i: int, changes: Sequence[Change], at: slice) -> tuple[Graph, Changing, Changing]:
         """Give graph, own times and launch delays of some steps of block `i` with some changes: seconds, (n_steps, n_dp)."""
         plan = _Plan(changes)
         return self._graph(i, plan, at), *self._with(i, plan, self._steps_at(i, at), at)
@@ -138,9 +141,9 @@ class Removal:
 
     def _rebuild(self, i: int, change: Reschedule) -> Rebuilt | None:
         """Give block `i` under another schedule, built once."""
-        key = (i, change.schedule, change.chunks, change.pieces)
+        key = (i, change.schedule, change.chunks, change.pieces, change.overlap_cost is None)
         if key not in self._rebuilt:
-            rebuilt = rebuild(self.observed[i], change.schedule, change.chunks, change.pieces)
+            rebuilt = rebuild(self.observed[i], change, self.breakdown.variant_ratio)
             # Work is shared out over the stages of the job: steps that lost the rows of one cannot be laid out anew.
             whole = (
                 rebuilt is not None and change.share.shape[-1] == rebuilt.recorded.chunks * rebuilt.recorded.n_stages
@@ -148,13 +151,10 @@ class Removal:
             self._rebuilt[key] = rebuilt if whole else None
         return self._rebuilt[key]
 
-    def _with(self, i: int, plan: "_Plan", steps: slice, at: slice) -> tuple[list[Seconds], list[Seconds]]:
+    def _with(self, i: int, plan: "_Plan", steps: slice, at: slice) -> tuple[Changing, Changing]:
         """Give own times and launch delays of one block with some changes."""
         o = self.observed[i]
-        own, delay = list(o.own), list(o.delay)
-        nodes = o.block.nodes
-        if len(range(len(o.block.steps))[at]) < len(o.block.steps):
-            own, delay = [cut(array, at) for array in own], [cut(array, at) for array in delay]
+        own, delay, nodes = _cut_lanes(o.own, at), _cut_lanes(o.delay, at), o.block.nodes
         waits = self._waits(i, plan)
         if waits is not None:
             for node, late in waits.delay.items():
@@ -163,7 +163,10 @@ class Removal:
         if plan.work or waits is not None or any(part.in_computes for part, _ in gone):
             eased = [(part, extent) for part, extent in gone if part.changes_work]
             waited = [(part, part.wait_s) for part in self._parts.values() if part.wait_s is not None]
+            touched = bool(eased or waited or plan.work)
             for node, place in self._places[i]:
+                if not touched and not self._stalled[place]:
+                    continue
                 own[node] = self._compute(own[node], place, steps, plan, eased, waited, in_graph=waits)
         for part, extent in gone:
             part.ease_block(i, own, delay, at, extent)
@@ -189,9 +192,10 @@ class Removal:
         What a compute waits for in the graph is no part of its duration.
         """
         stalls, stage = self.breakdown.stalls, place[1] % self.n_stages
+        stalled = self._stalled[place]
         stall = stalls.inside_s[(*place, steps)]
         waits = [(part, wait_s[(*place, steps)]) for part, wait_s in waited]
-        work = own - stall
+        work = own - stall if stalled else own
         for _, wait_s in waits:
             work = work - wait_s
         for part, extent in eased:
@@ -201,7 +205,7 @@ class Removal:
         for part, wait_s in waits:
             if in_graph is None and (lanes := plan.lanes(part.name, stage)) is not True:
                 work = work + mix(lanes, 0.0, wait_s)
-        if not stall.any():
+        if not stalled or not stall.any():
             return work
         kinds = stalls.inside[(*place, steps)]
         for kind in np.unique(kinds[stall > 0]).tolist():
@@ -329,6 +333,11 @@ class _Plan:
     def spent(self, n_steps: int) -> Seconds:
         """Add up the seconds between steps, shape (n_steps,)."""
         return np.asarray(sum((np.broadcast_to(s, n_steps) for s in self._spent), start=np.zeros(n_steps)))
+
+
+def _cut_lanes(lanes: OfNodes, at: slice) -> Changing:
+    """Take some steps of one array a node, to be changed."""
+    return lanes[:, at].copy() if isinstance(lanes, np.ndarray) else [cut(array, at) for array in lanes]
 
 
 def _pick(factor: Seconds, place: Place, steps: slice) -> Seconds:

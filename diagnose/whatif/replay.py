@@ -5,6 +5,7 @@ O(operations) element operations and O(nodes) numpy calls; arrays that do not va
 small, so the ideal part of a scenario costs nothing.
 """
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +16,8 @@ import numpy as np
 
 from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
-from diagnose.whatif.graph import Event, Graph, group_by_members, last_ends, split_nodes
-from diagnose.whatif.levels import replay_levels
-
-#: One array a node, each broadcastable to (n_steps, n_dp), or all in one array; seconds.
-Lanes = Sequence[Seconds] | Seconds
+from diagnose.whatif.graph import Event, Graph, last_of, split_nodes
+from diagnose.whatif.levels import OfNodes, list_shapes, replay_levels
 
 #: Operations of up to so many lanes are measured many at a time: calls cost more there than what is copied.
 FEW_LANES = 256
@@ -32,7 +30,7 @@ What = TypeVar("What")
 Found = TypeVar("Found")
 
 
-def replay(graph: Graph, own: Lanes, delay: Lanes | None = None, *, from_first_start: bool = False) -> Seconds:
+def replay(graph: Graph, own: OfNodes, delay: OfNodes | None = None, *, from_first_start: bool = False) -> Seconds:
     """Say when each step ends, all dp ranks of it replayed together.
 
     Parameters
@@ -55,23 +53,35 @@ def replay(graph: Graph, own: Lanes, delay: Lanes | None = None, *, from_first_s
     return np.asarray(last - opening.min(axis=1, keepdims=True)) if from_first_start else np.asarray(last)
 
 
-def replay_ends(graph: Graph, own: Lanes, delay: Lanes | None = None) -> list[Seconds | None]:
+def replay_ends(graph: Graph, own: OfNodes, delay: OfNodes | None = None) -> list[Seconds | None]:
     """Say when each operation ends, as `replay` has it; None for nodes that the graph leaves out."""
     (ends,), _ = _walk(graph, [own], delay, keep_all=True)
     return [ends.get(node) for node in range(graph.n_nodes)]
 
 
-def replay_each_rank(graph: Graph, own: Lanes, peer: Lanes) -> Seconds:
-    """Replay once for each dp rank: that rank has `own` times, all others have `peer` times, the same for all of them.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Ranks:
+    """Step times with the own times of each dp rank alone, and of all together: seconds, broadcastable to (n_steps, n_dp).
+
+    `from_first_s` are those of all counted as `from_first_start` of `replay` has it.
+    """
+
+    alone_s: Seconds
+    together_s: Seconds
+    from_first_s: Seconds
+
+
+def replay_each_rank(graph: Graph, own: OfNodes, peer: OfNodes) -> Ranks:
+    """Replay once for each dp rank, which has `own` times while all others have the same `peer` times, and once with all own times.
 
     All others are alike, so two lanes say what all would: the rank and one peer, meeting in the collectives. One
-    walk gives every dp rank's scenario: step times in seconds, shape broadcastable to (n_steps, n_dp).
+    walk gives all scenarios: all ranks together are as each is among peers until they meet.
     """
-    n_dp = max(np.shape(array)[-1] for array in own)
-    if n_dp == 1:
-        return replay(graph, own)
-    worlds, _ = _walk(graph, [own, peer], None, keep_all=False)
-    return _latest([ends[node] for ends in worlds for node in graph.finals])
+    ends, openings = _walk(graph, [own, peer, own], None, keep_all=False)
+    alone, peers, together = (_latest([of_world[node] for node in graph.finals]) for of_world in ends)
+    together, opening = together.max(axis=1, keepdims=True), openings[2].min(axis=1, keepdims=True)
+    alone = np.maximum(alone, peers) if any(n_dp > 1 for _, n_dp in list_shapes(own)) else together
+    return Ranks(alone, together, np.asarray(together - opening))
 
 
 def side_by_side(do: Callable[[What], Found], each: Iterable[What], blocks: Iterable[Block]) -> list[Found]:
@@ -86,51 +96,68 @@ def side_by_side(do: Callable[[What], Found], each: Iterable[What], blocks: Iter
 
 
 def _walk(
-    graph: Graph, worlds: list[Lanes], delay: Lanes | None, *, keep_all: bool
+    graph: Graph, worlds: list[OfNodes], delay: OfNodes | None, *, keep_all: bool
 ) -> tuple[list[dict[int, Seconds]], list[Seconds]]:
-    """Walk the graph once; several worlds are sets of lanes that meet in the collectives over dp ranks.
+    """Walk the graph once; `worlds` are one set of lanes, or three: ranks among peers, these peers, and all ranks together.
 
     Gives the ends by node, and the earliest start where it lies before the step, for each world.
     """
     if (by_level := replay_levels(graph, worlds, delay)) is not None:
         kept = graph.moves.completes.flat.tolist() if keep_all else graph.finals
         return [{node: of_world[node] for node in kept} for of_world in by_level[0]], by_level[1]
-    zero = np.zeros((1, 1))
     ends: list[dict[int, Seconds]] = [{} for _ in worlds]
     moved: list[dict[int, Seconds]] = [{} for _ in worlds]
-    openings = [zero] * len(worlds)
+    openings = [np.zeros((1, 1))] * len(worlds)
     awaited = {i for event in graph.events for i in event.awaits}
     for i, (event, forget) in enumerate(zip(graph.events, graph.last_use, strict=True)):
-        starts = []
-        for w, world in enumerate(ends):
-            if event.awaits:
-                starts.append(_latest([moved[w][j] for j in event.awaits]))
-                continue
-            latest: Seconds | None = None
-            for node in event.members:
-                sources = [world[source] for source in graph.waits[node]]
-                sources += [barrier.opens(world) for barrier in graph.barriers.get(node, ())]
-                start = _latest(sources) if sources else zero
-                if delay is not None:
-                    start = start + delay[node]
-                if node in graph.openers:
-                    openings[w] = np.minimum(openings[w], start)
-                latest = start if latest is None else np.maximum(latest, start)
-            starts.append(zero if latest is None else latest)
-        if event.across_dp:
-            if len(worlds) == 1:
-                starts[0] = starts[0].max(axis=1, keepdims=True)
-            else:
-                starts = [np.maximum(starts[0], starts[1])] * 2
+        moves = [_move(graph, event, ends[w], moved[w], delay) for w in range(min(len(worlds), 2))]
+        if len(worlds) > 2:
+            apart = not _is_shared(graph, event, ends, moved)
+            moves.append(_move(graph, event, ends[2], moved[2], delay) if apart else moves[0])
+        starts = [start for start, _ in moves]
+        openings = [np.minimum(o, early) for o, (_, early) in zip(openings, moves, strict=True)]
+        if event.across_dp and len(worlds) == 1:
+            starts = [starts[0].max(axis=1, keepdims=True)]
+        elif event.across_dp and (starts[2] is not starts[0] or starts[0].size > 1 or starts[0] != starts[1]):
+            starts = [np.maximum(*starts[:2])] * 2 + [starts[2].max(axis=1, keepdims=True)]
         for w, (own, start) in enumerate(zip(worlds, starts, strict=True)):
             if i in awaited:
                 moved[w][i] = start
             for node in event.completes:
-                ends[w][node] = start + own[node]
-            if not keep_all:
-                for node in forget:
-                    ends[w].pop(node, None)
+                ends[w][node] = ends[0][node] if w == 2 and start is starts[0] else start + own[node]
+        for node in () if keep_all else forget:
+            for world in ends:
+                world.pop(node, None)
     return ends, openings
+
+
+def _move(
+    graph: Graph, event: Event, ends: dict[int, Seconds], moved: dict[int, Seconds], delay: OfNodes | None
+) -> tuple[Seconds, Seconds]:
+    """Say when an event moves on each dp rank, and the earliest start of those of its members that can start before the step."""
+    zero = np.zeros((1, 1))
+    if event.awaits:
+        return _latest([moved[i] for i in event.awaits]), zero
+    starts, early = [], zero
+    for node in event.members:
+        sources = [ends[source] for source in graph.waits[node]]
+        sources += [barrier.opens(ends) for barrier in graph.barriers.get(node, ())]
+        start = _latest(sources) if sources else zero
+        if delay is not None:
+            start = start + delay[node]
+        if node in graph.openers:
+            early = np.minimum(early, start)
+        starts.append(start)
+    return _latest(starts) if starts else zero, early
+
+
+def _is_shared(graph: Graph, event: Event, ends: list[dict[int, Seconds]], moved: list[dict[int, Seconds]]) -> bool:
+    """Say whether all ranks together have done all that an event waits for as each has among peers."""
+    if event.awaits:
+        return all(moved[2][i] is moved[0][i] for i in event.awaits)
+    sources = [source for node in event.members for source in graph.waits[node]]
+    sources += [s for node in event.members for barrier in graph.barriers.get(node, ()) for s in barrier.sources]
+    return all(ends[2][source] is ends[0][source] for source in sources)
 
 
 def _latest(arrays: Sequence[Seconds]) -> Seconds:
@@ -138,24 +165,21 @@ def _latest(arrays: Sequence[Seconds]) -> Seconds:
     return functools.reduce(np.maximum, arrays)
 
 
-def own_times(block: Block, graph: Graph) -> list[Seconds]:
+def own_times(block: Block, graph: Graph) -> OfNodes:
     """Say how long each operation took by itself: a compute its duration, a communication its transfer duration.
 
     The transfer duration is the end minus the latest start among the peers; below -10 ms it counts as 0. One array a node,
-    shape (n_steps, n_dp), seconds; NaN where the operation is missing.
+    shape (n_steps, n_dp), seconds, all in one where lanes are few; NaN where the operation is missing.
 
     Source: arXiv 2505.05713, section 3.2.
     """
+    if block.start_s[0].size <= FEW_LANES:
+        return _own_of_few_lanes(block, graph)
     own: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
     moved: dict[int, Seconds] = {}
     awaited = {i for event in graph.events for i in event.awaits}
     is_compute = np.isin(block.nodes.op, [int(op) for op in COMPUTE])
-    few_lanes = block.start_s[0].size <= FEW_LANES
-    together: list[Event] = []
     for i, event in enumerate(graph.events):
-        if few_lanes and event.completes == event.members and not event.across_dp and i not in awaited:
-            together.append(event)
-            continue
         if event.awaits:
             start = functools.reduce(np.fmax, [moved[j] for j in event.awaits])
         else:
@@ -168,37 +192,45 @@ def own_times(block: Block, graph: Graph) -> list[Seconds]:
             own[node] = block.end_s[node] - start
             if not is_compute[node]:
                 own[node][own[node] < CLOCK_ERROR_S] = 0.0
-    for members in group_by_members(together):
-        for part in split_nodes(members, block.start_s[0].size * members.shape[1]):
-            took = block.end_s[part] - np.fmax.reduce(block.start_s[part], axis=1, keepdims=True)
-            took[(took < CLOCK_ERROR_S) & ~is_compute[part][..., None, None]] = 0.0
-            for nodes, of_event in zip(part.T.tolist(), np.moveaxis(took, 1, 0), strict=True):
-                for node, array in zip(nodes, of_event, strict=True):
-                    own[node] = array
     return own
 
 
-def launch_delays(block: Block, graph: Graph) -> list[Seconds]:
+def _own_of_few_lanes(block: Block, graph: Graph) -> Seconds:
+    """Give `own_times` where lanes are few: all events at a time."""
+    events, n_lanes = graph.moves, block.start_s[0].size
+    moved = np.full((len(events), *block.start_s.shape[1:]), np.nan)
+    for part in split_nodes(np.flatnonzero(events.members.lengths), n_lanes):
+        moved[part] = last_of(block.start_s, events.members.take(part), np.fmax)
+    moved[events.across_dp] = np.fmax.reduce(moved[events.across_dp], axis=2, keepdims=True)
+    for part in split_nodes(np.flatnonzero(events.awaits.lengths), n_lanes):
+        moved[part] = last_of(moved, events.awaits.take(part), np.fmax)
+    own, ending = np.zeros((graph.n_nodes, *block.start_s.shape[1:])), events.completes.flat
+    own[ending] = block.end_s[ending] - moved[events.completes.row_of()]
+    passes = ~np.isin(block.nodes.op, [int(op) for op in COMPUTE])
+    own[(own < CLOCK_ERROR_S) & passes[:, None, None]] = 0.0
+    return own
+
+
+def launch_delays(block: Block, graph: Graph) -> OfNodes:
     """Say how long after all that it waited for each operation started; below -10 ms it counts as 0.
 
     As `own_times` has it; NaN where the operation or what it waited for is missing.
     """
-    delays: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
     few_lanes = block.start_s[0].size <= FEW_LANES
-    together: list[int] = []
-    for event in graph.events:
-        for node in event.members:
-            if few_lanes and graph.waits[node] and node not in graph.barriers:
-                together.append(node)
-                continue
-            sources = [block.end_s[source] for source in graph.waits[node]]
-            sources += [barrier.opens(block.end_s) for barrier in graph.barriers.get(node, ())]
-            delay = block.start_s[node] - _latest(sources) if sources else block.start_s[node].copy()
-            delay[delay < CLOCK_ERROR_S] = 0.0
-            delays[node] = delay
-    for part in split_nodes(np.array(together, dtype=np.int64), block.start_s[0].size):
-        late = block.start_s[part] - last_ends(graph, part.tolist(), block.end_s)
+    delays: list[Seconds] | Seconds = (
+        np.zeros((graph.n_nodes, *block.start_s.shape[1:])) if few_lanes else [np.zeros((1, 1))] * graph.n_nodes
+    )
+    members, alone = graph.moves.members.flat, np.full(graph.n_nodes, few_lanes)
+    alone[[*graph.barriers]] = False
+    alone &= graph.sources.lengths > 0
+    for node in members[~alone[members]].tolist():
+        sources = [block.end_s[source] for source in graph.waits[node]]
+        sources += [barrier.opens(block.end_s) for barrier in graph.barriers.get(node, ())]
+        delay = block.start_s[node] - _latest(sources) if sources else block.start_s[node].copy()
+        delay[delay < CLOCK_ERROR_S] = 0.0
+        delays[node] = delay
+    for part in split_nodes(members[alone[members]], block.start_s[0].size):
+        late = block.start_s[part] - last_of(block.end_s, graph.sources.take(part))
         late[late < CLOCK_ERROR_S] = 0.0
-        for node, delay in zip(part.tolist(), late, strict=True):
-            delays[node] = delay
+        delays[part] = late
     return delays

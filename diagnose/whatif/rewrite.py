@@ -25,13 +25,15 @@ _RECV, _SEND = (tuple(MOVES.index(int(way[kind])) for way in WAYS) for kind in (
 
 
 class GraphWriter:
-    """Where the new graph of a block is written, for so many model chunks a stage and the launch order of each stage.
+    """Where the new graph of a block is written, for the launch order of each stage and the position of each model chunk.
 
     `computes` and `moves` are its nodes with the axes of `Recorded`, -1 where there is none.
     """
 
-    def __init__(self, recorded: Recorded, chunks: int, orders: Sequence[Ints]) -> None:
+    def __init__(self, recorded: Recorded, chunks: int, orders: Sequence[Ints], positions: Ints) -> None:
         self.recorded, self.chunks, self.orders = recorded, chunks, orders
+        #: Position in the model of each virtual stage, and the virtual stage at each position.
+        self.positions, self.at_position = positions, np.argsort(positions)
         self.n_virtual = chunks * recorded.n_stages
         shape = self.n_virtual, len(recorded.microbatches)
         self.computes = np.full((len(COMPUTES), *shape), -1)
@@ -65,7 +67,7 @@ class GraphWriter:
         first_moves = self._list_first_moves()
         for stage in range(self.recorded.n_stages):
             if not recorded_moves or not blocking:
-                self._chain(self.launched[stage])
+                self._launch(stage)
             if recorded_moves and not blocking:
                 self._run_apart(stage)
             elif recorded_moves and interleaved:
@@ -73,8 +75,7 @@ class GraphWriter:
             elif recorded_moves:
                 self._block(stage)
             self._open(stage, first_moves.get(stage))
-        if not recorded_moves:
-            self._link()
+        self._link(everywhere=not recorded_moves)
         self._close()
         if blocking:
             self._follow()
@@ -105,20 +106,21 @@ class GraphWriter:
 
     def _add_computes(self, stage: int, order: Ints) -> None:
         """Write down the computes of a stage."""
-        part, chunk, microbatch = order.T
+        part, chunk, microbatch, _ = order.T
         nodes = self._add(np.array(COMPUTES)[part], stage, self.recorded.microbatches[microbatch], chunk)
         self.computes[part, chunk * self.recorded.n_stages + stage, microbatch] = nodes
         self.launched.append(nodes)
 
     def _add_moves(self, stage: int, order: Ints) -> None:
         """Write down a send and a recv wherever a microbatch changes its virtual stage."""
-        direction, chunk, microbatch = order.T
+        direction, chunk, microbatch, _ = order.T
         virtual = chunk * self.recorded.n_stages + stage
         ahead = np.array([way[3] for way in WAYS])[direction]
         # Of each compute what it receives, then what it sends.
         kind = np.stack([np.array(_RECV)[direction], np.array(_SEND)[direction]], axis=1)
-        peer = np.stack([virtual - ahead, virtual + ahead], axis=1)
+        peer = self.positions[virtual][:, None] + np.stack([-ahead, ahead], axis=1)
         there = (peer >= 0) & (peer < self.n_virtual)
+        there[there] = self.at_position[peer[there]] % self.recorded.n_stages != stage
         at = there.nonzero()[0]
         nodes = self._add(np.array(MOVES)[kind[there]], stage, self.recorded.microbatches[microbatch[at]], chunk[at])
         self.moves[kind[there], virtual[at], microbatch[at]] = nodes
@@ -154,14 +156,26 @@ class GraphWriter:
         separate = self.recorded.layout.of(Op.SEPARATE, int(nodes.stage[group[0]]))
         return int(nodes.op[group[0]]) == Op.REDUCE_SCATTER and bool(separate)
 
-    def _link(self) -> None:
-        """Let computes wait for each other across stages where the trace records no transfers."""
-        forwards, backwards = self.computes[:WEIGHT]
-        self._wait(forwards[:-1].ravel(), forwards[1:].ravel())
-        self._wait(backwards[1:].ravel(), backwards[:-1].ravel())
+    def _link(self, *, everywhere: bool) -> None:
+        """Let computes wait for those that they go on from where no transfer does: everywhere, or where a stage holds both."""
+        forwards, backwards = self.computes[:WEIGHT, self.at_position]
+        stage = self.at_position % self.recorded.n_stages
+        at = np.flatnonzero(everywhere | (stage[:-1] == stage[1:]))
+        self._wait(forwards[at].ravel(), forwards[at + 1].ravel())
+        self._wait(backwards[at + 1].ravel(), backwards[at].ravel())
+
+    def _launch(self, stage: int) -> None:
+        """Let computes of a stage run one after the other, or two at the same time after the two before."""
+        computes, beside = self.launched[stage], self.orders[stage][:, 3] > 0
+        turns = Ragged(computes, np.r_[np.flatnonzero(~beside), len(computes)])
+        turn = turns.row_of()
+        for ahead in (0, 1):  # of the turn before
+            before = turns.begin[turn - 1] + ahead
+            known = (turn > 0) & (before < turns.begin[turn])
+            self._wait(computes[before[known]], computes[known])
 
     def _run_apart(self, stage: int) -> None:
-        """Let computes run in one stream and each type of transfer in its own.
+        """Let computes run in one stream and each type of transfer with another stage in its own.
 
         A recv is posted once the compute before has ended, the first of the backwards together with the last forwards before them.
         """
@@ -173,16 +187,23 @@ class GraphWriter:
             at = np.flatnonzero(part == direction)
             self._wait(np.r_[-1, computes[at[:-1]]], received[at])
             self._wait(computes[at], sent[at])
-            self._wait(received[at], computes[at])
-            for moves in (received[at], sent[at]):
-                stream = moves[moves >= 0]
-                self._chain(stream)
+            for moves, toward in ((received[at], -1), (sent[at], 1)):
+                ahead = toward * WAYS[direction][3]
+                position = self.positions[self.orders[stage][at, 1] * self.recorded.n_stages + stage] + ahead
+                peer = self.at_position[np.clip(position, 0, self.n_virtual - 1)] % self.recorded.n_stages
+                for other in np.unique(peer[moves >= 0]).tolist():
+                    self._chain(moves[(moves >= 0) & (peer == other)])
                 if direction == BACKWARD:
-                    self._wait(opening, stream[:1])
+                    self._wait(opening, moves[:1])
+        # What is launched at the same time needs all that any of it receives.
+        self._wait(received, computes)
+        beside = np.flatnonzero(self.orders[stage][:, 3])
+        self._wait(received[beside], computes[beside - 1])
+        self._wait(received[beside - 1], computes[beside])
 
     def _around(self, stage: int) -> tuple[Ints, Ints]:
         """Find what each compute of a stage receives, and what it sends, in launch order."""
-        part, chunk, microbatch = self.orders[stage].T
+        part, chunk, microbatch, _ = self.orders[stage].T
         way, virtual = np.minimum(part, BACKWARD), chunk * self.recorded.n_stages + stage
         found = [self.moves[np.array(kinds)[way], virtual, microbatch] for kinds in (_RECV, _SEND)]
         received, sent = (np.where(part == WEIGHT, -1, nodes) for nodes in found)
@@ -342,15 +363,13 @@ class GraphWriter:
 
     def _last_of_chunk(self, stage: int, chunk: int) -> int:
         """Find the compute after which a chunk's gradients are complete."""
-        part, of_chunk, _ = self.orders[stage].T
+        part, of_chunk, *_ = self.orders[stage].T
         return int(self.launched[stage][(of_chunk == chunk) & (part != FORWARD)][-1])
 
     def _events(self) -> Events:
         """Group the nodes that move together; those of a batch end together."""
-        sends = [
-            (self.moves[_SEND[0], :-1], self.moves[_RECV[0], 1:]),
-            (self.moves[_SEND[1], 1:], self.moves[_RECV[1], :-1]),
-        ]
+        moves = self.moves[:, self.at_position]
+        sends = [(moves[_SEND[0], :-1], moves[_RECV[0], 1:]), (moves[_SEND[1], 1:], moves[_RECV[1], :-1])]
         pairs = np.concatenate([np.stack([send[send >= 0], recv[send >= 0]], axis=1) for send, recv in sends])
         shared_out = {node for group in self.by_chunk.values() for node in group}
         others = [Event((node,), across_dp=True, completes=(node,)) for node in sorted(shared_out)]

@@ -17,6 +17,7 @@ from diagnose.model.whatif import WhatIf
 from diagnose.whatif.dependencies import build_graph
 from diagnose.whatif.fill import fill_block
 from diagnose.whatif.graph import Graph
+from diagnose.whatif.levels import OfNodes, stack
 from diagnose.whatif.overlaps import find_overlaps
 from diagnose.whatif.replay import own_times, replay, replay_each_rank, side_by_side
 
@@ -41,13 +42,13 @@ _REPORTED = {
 class Prepared:
     """A block without gaps, its graph, and its own times: what every scenario starts from.
 
-    `own` and `ideal` have one array a node, shape (n_steps, n_dp) and (1, 1), seconds.
+    `own` and `ideal` have one array a node, shape (n_steps, n_dp) and (1, 1), seconds; all in one where lanes are few.
     """
 
     block: Block
     graph: Graph
-    own: list[Seconds]
-    ideal: list[Seconds]
+    own: OfNodes
+    ideal: OfNodes
 
 
 def prepare(trace: Trace) -> tuple[Prepared, ...]:
@@ -58,7 +59,7 @@ def prepare(trace: Trace) -> tuple[Prepared, ...]:
     TraceError
         The graph of a block cannot be built.
     """
-    blocks: list[tuple[Block, Graph, list[Seconds]]] = []
+    blocks: list[tuple[Block, Graph, OfNodes]] = []
     for block in trace.blocks:
         start_s = typical_start(block)
         overlaps = find_overlaps(block, start_s)
@@ -66,10 +67,12 @@ def prepare(trace: Trace) -> tuple[Prepared, ...]:
         filled = fill_block(block, graph)
         blocks.append((filled, graph, own_times(filled, graph)))
     usual = _ideal_by_type(blocks)
-    return tuple(
-        Prepared(block, graph, own, [np.full((1, 1), usual.get(int(op), 0.0)) for op in block.nodes.op])
-        for block, graph, own in blocks
-    )
+    by_op = np.array([usual.get(op, 0.0) for op in range(1 + max(usual, default=0))])
+    found = []
+    for block, graph, own in blocks:
+        ideal = by_op[block.nodes.op][:, None, None]
+        found.append(Prepared(block, graph, own, ideal if isinstance(own, np.ndarray) else list(ideal)))
+    return tuple(found)
 
 
 def typical_start(block: Block) -> Seconds:
@@ -105,18 +108,22 @@ def typical_start(block: Block) -> Seconds:
     return usual
 
 
-def _ideal_by_type(blocks: Sequence[tuple[Block, Graph, list[Seconds]]]) -> dict[int, float]:
+def _ideal_by_type(blocks: Sequence[tuple[Block, Graph, OfNodes]]) -> dict[int, float]:
     """Take the mean (compute) or median (communication) of each type over the job, seconds."""
     by_type: dict[int, list[Seconds]] = {}
     for block, graph, own in blocks:
-        ops = block.nodes.op.tolist()
-        for event in graph.events:
-            for node in event.members:
-                by_type.setdefault(ops[node], []).append(own[node])
+        moving = graph.moves.members.flat
+        ops = block.nodes.op[moving]
+        for op in np.unique(ops).tolist():
+            of_type = moving[ops == op]
+            by_type.setdefault(op, []).extend(
+                [own[of_type]] if isinstance(own, np.ndarray) else (own[node][None] for node in of_type.tolist())
+            )
     usual: dict[int, float] = {}
     for op, values in by_type.items():
         if op in COMPUTE:
-            usual[op] = float(sum(float(v.sum()) for v in values) / sum(v.size for v in values))
+            total = sum(seconds for v in values for seconds in v.reshape(len(v), -1).sum(axis=1).tolist())
+            usual[op] = float(total / sum(v.size for v in values))
         else:
             usual[op] = float(np.median(np.concatenate([v.ravel() for v in values])))
     if sum(usual.values()) <= 0.0:
@@ -144,19 +151,13 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
         blocks = (p.block for p in prepared)
         return side_by_side(lambda scenario: np.concatenate([scenario(p) for p in prepared])[order], scenarios, blocks)
 
-    simulated_s, ideal_s, from_origin_s, dp_s = run(
-        [
-            lambda p: _steps(p, replay(p.graph, p.own, from_first_start=True)),
-            lambda p: _steps(p, replay(p.graph, p.ideal)),
-            lambda p: _steps(p, replay(p.graph, p.own)),
-            lambda p: _lanes(p, replay_each_rank(p.graph, p.own, p.ideal)),
-        ]
-    )
-    type_s = run([_only_type(name) for name in reported])
+    (ideal_s, *type_s) = run([lambda p: _steps(p, replay(p.graph, p.ideal)), *(_only_type(name) for name in reported)])
     groups = _group_stages(n_stages, prepared)
-    stage_s = np.concatenate(run([_only_stages(group) for group in groups]), axis=1).T  # (n_stages, n_steps)
-    by_group = run([_each_worker(group) for group in groups])  # each (n_steps, len(group), n_dp)
-    worker_s = np.moveaxis(np.concatenate(by_group, axis=1), 1, 0)  # (n_stages, n_steps, n_dp)
+    each = run([_each_rank, *(_each_worker(group) for group in groups)])
+    # Behind those of the dp ranks stands what all of them give together: (n_steps, n_dp + 2) and (n_steps, n_stages, n_dp + 1).
+    dp_s, from_origin_s, simulated_s = each[0][:, :n_dp], each[0][:, n_dp], each[0][:, n_dp + 1]
+    by_stage = np.moveaxis(np.concatenate(each[1:], axis=1), 1, 0)
+    worker_s, stage_s = by_stage[..., :n_dp], by_stage[..., n_dp]
     total = float(ideal_s.sum())
     if not (ideal_s > 0).all():
         raise TraceError("the usual operation of every type takes no time; expected seconds", where="column 'duration'")
@@ -212,44 +213,42 @@ def _group_stages(n_stages: int, prepared: Sequence[Prepared]) -> list[list[int]
     return [list(range(first, min(first + size, n_stages))) for first in range(0, n_stages, size)]
 
 
-def _only_stages(group: list[int]) -> Scenario:
-    """Keep the own times of one stage, for every stage of a group in turn: shape (n_steps, len(group))."""
-
-    def scenario(p: Prepared) -> Seconds:
-        n_steps = len(p.block.steps)
-        step_s = replay(p.graph, _keep_in_turn(p, group))
-        return np.broadcast_to(step_s, (len(group) * n_steps, 1)).reshape(len(group), n_steps).T
-
-    return scenario
+def _each_rank(p: Prepared) -> Seconds:
+    """Keep the own times of one dp rank, for every rank in turn, and of all, from the origin and from the first start."""
+    found = replay_each_rank(p.graph, p.own, p.ideal)
+    steps = (_steps(p, seconds)[:, None] for seconds in (found.together_s, found.from_first_s))
+    return np.concatenate([_lanes(p, found.alone_s), *steps], axis=1)
 
 
 def _each_worker(group: list[int]) -> Scenario:
-    """Keep the own times of one worker, for every worker of a group of stages in turn: shape (n_steps, len(group), n_dp)."""
+    """Keep the own times of one worker, for every worker of a group of stages in turn, and of all workers of each stage."""
 
     def scenario(p: Prepared) -> Seconds:
         n_steps, n_dp = len(p.block.steps), p.block.n_dp
-        step_s = replay_each_rank(p.graph, _keep_in_turn(p, group), p.ideal)
-        by_stage = np.broadcast_to(step_s, (len(group) * n_steps, n_dp)).reshape(len(group), n_steps, n_dp)
-        return np.moveaxis(by_stage, 0, 1)
+        found = replay_each_rank(p.graph, _keep_in_turn(p, group), p.ideal)
+        lanes = (
+            np.broadcast_to(seconds, (len(group) * n_steps, n)).reshape(len(group), n_steps, n)
+            for seconds, n in ((found.alone_s, n_dp), (found.together_s, 1))
+        )
+        return np.moveaxis(np.concatenate(list(lanes), axis=2), 0, 1)
 
     return scenario
 
 
-def _keep_in_turn(prepared: Prepared, group: list[int]) -> list[Seconds]:
+def _keep_in_turn(prepared: Prepared, group: list[int]) -> OfNodes:
     """Lay scenarios side by side: in the n-th set of steps the n-th stage of the group keeps its own times."""
+    stages, own, ideal = prepared.block.nodes.stage, prepared.own, prepared.ideal
     if len(group) == 1:
-        return _keep(prepared, prepared.block.nodes.stage == group[0])
-    n_steps, n_dp = len(prepared.block.steps), prepared.block.n_dp
-    place = {stage: n for n, stage in enumerate(group)}
-    times: list[Seconds] = []
-    for stage, own, ideal in zip(prepared.block.nodes.stage.tolist(), prepared.own, prepared.ideal, strict=True):
-        if stage not in place:
-            times.append(ideal)
-            continue
-        lanes = np.full((len(group) * n_steps, n_dp), float(ideal[0, 0]))
-        lanes[place[stage] * n_steps : (place[stage] + 1) * n_steps] = own
-        times.append(lanes)
-    return times
+        return _keep(prepared, stages == group[0])
+    shape = (len(group), len(prepared.block.steps), prepared.block.n_dp)
+    if not isinstance(own, np.ndarray) or not isinstance(ideal, np.ndarray):
+        own, ideal = stack(own, shape[1:]), stack(ideal, (1, 1))
+    lanes = np.empty((len(stages), *shape))
+    lanes[:] = ideal[:, None]
+    for n, stage in enumerate(group):
+        here = np.flatnonzero(stages == stage)
+        lanes[here, n] = own[here]
+    return lanes.reshape(len(stages), -1, shape[-1])
 
 
 def _slowest(by_worker: Seconds) -> Bools:
@@ -282,17 +281,17 @@ def _lanes(prepared: Prepared, seconds: Seconds) -> Seconds:
     return np.broadcast_to(seconds, (len(prepared.block.steps), prepared.block.n_dp))
 
 
-def _keep(prepared: Prepared, kept: Bools) -> list[Seconds]:
+def _keep(prepared: Prepared, kept: Bools) -> OfNodes:
     """Own times where `kept` (shape (n_nodes,)) says so, else ideal."""
-    return [
-        own if keep else ideal for own, ideal, keep in zip(prepared.own, prepared.ideal, kept.tolist(), strict=True)
-    ]
+    own, ideal = prepared.own, prepared.ideal
+    if isinstance(own, np.ndarray):
+        return np.where(kept[:, None, None], own, ideal)
+    return [a if keep else b for a, b, keep in zip(own, ideal, kept.tolist(), strict=True)]
 
 
-def _fix_workers(prepared: Prepared, fixed: Bools) -> list[Seconds]:
+def _fix_workers(prepared: Prepared, fixed: Bools) -> OfNodes:
     """Ideal times for the workers marked in `fixed` (shape (n_dp, n_stages)), else own."""
-    times = []
-    for node, own in enumerate(prepared.own):
-        lanes = fixed[:, prepared.block.nodes.stage[node]]
-        times.append(np.where(lanes, prepared.ideal[node], own) if lanes.any() else own)
-    return times
+    own, ideal, lanes = prepared.own, prepared.ideal, fixed.T[prepared.block.nodes.stage][:, None]
+    if isinstance(own, np.ndarray):
+        return np.where(lanes, ideal, own)
+    return [np.where(at, b, a) if at.any() else a for a, b, at in zip(own, ideal, lanes, strict=True)]

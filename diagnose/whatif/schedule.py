@@ -12,14 +12,15 @@ import numpy as np
 
 from diagnose.model.change import Reschedule
 from diagnose.model.optype import Op
-from diagnose.model.schedule import BACKWARD, WEIGHT, order_launches, refuse_schedule
+from diagnose.model.schedule import BACKWARD, SPLITTING, WEIGHT, order_launches, positions_under, refuse_schedule
 from diagnose.model.trace import Ints, Seconds
 from diagnose.whatif.graph import Graph
-from diagnose.whatif.levels import list_shapes, stack
+from diagnose.whatif.levels import OfNodes, list_shapes, stack
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.recorded import MOVES, NewClosing, Recorded, read_recorded
-from diagnose.whatif.replay import Lanes
 from diagnose.whatif.rewrite import GraphWriter
+
+_SENDS = (Op.FORWARD_SEND, Op.BACKWARD_SEND)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,8 +33,16 @@ class Rebuilt:
     computes: Ints
     moves: Ints
     closed: Sequence[NewClosing]
+    #: Where in the model each model chunk stands, and which computes run at the same time as another.
+    positions: Ints
+    beside: Ints
 
-    def times(self, own: Lanes, delay: Lanes, change: Reschedule) -> tuple[Seconds, Seconds]:
+    @property
+    def same(self) -> bool:
+        """Model chunks stand where they did."""
+        return np.array_equal(self.positions, self.recorded.positions)
+
+    def times(self, own: OfNodes, delay: OfNodes, change: Reschedule) -> tuple[Seconds, Seconds]:
         """Give own times and launch delays of the new graph's nodes from those of the recorded one's.
 
         Seconds; one array a node, or all in one of shape (n_nodes, n_steps, n_dp), which the results have.
@@ -44,12 +53,14 @@ class Rebuilt:
         own, delay = stack(own, shape), stack(delay, shape)
         new_own, new_delay = np.zeros((2, self.graph.n_nodes, *shape))
         self._put(new_own, self.computes, self._work(own, change))
+        if change.overlap_cost is not None:
+            new_own[self.beside] *= change.overlap_cost
         self._put(new_delay, self.computes, self._late(delay))
         self._put(new_own, self.moves, self._move(own))
         late = self._move(delay)
         # The first of all recvs of a stage is posted as late as the first one now.
         recv, n_stages = MOVES.index(int(Op.FORWARD_RECV)), self.recorded.n_stages
-        if self.chunks != self.recorded.chunks:
+        if not self.same:
             for stage in range(n_stages):
                 new, old = self.moves[recv, stage::n_stages], self.recorded.layout.of(Op.FORWARD_RECV, stage)
                 if old and (new >= 0).any():
@@ -73,84 +84,137 @@ class Rebuilt:
 
         What is usual on a virtual stage moves with the work; how a lane differs from the usual stays with its worker.
         """
-        r, same = self.recorded, self.chunks == self.recorded.chunks
+        r = self.recorded
         found = np.zeros((*self.computes.shape, *own.shape[1:]))
-        for direction in range(3 if r.splits else 2):
-            # A weight gradient of several microbatches stands at one of them.
-            at = np.where(r.computes[direction][..., None, None] < 0, 0.0, own[r.computes[direction]])
-            share = change.share[direction]
-            if same and np.array_equal(share, np.eye(len(at))):
-                found[direction] = at
+        for part, at in enumerate(self._read_work(own, change.weight_share)):
+            share = change.share[min(part, len(change.share) - 1)]
+            if self.same and np.array_equal(share, np.eye(len(at))):
+                found[part] = at
                 continue
             usual = np.median(at, axis=(1, 2, 3))
             ratios = at * (1.0 / np.where(usual > 0, usual, np.inf))[:, None, None, None]
-            if not same:
+            if not self.same:
                 of_stages = ratios.reshape(r.chunks, r.n_stages, *ratios.shape[1:])
                 ratios = np.tile(of_stages.sum(axis=0) / r.chunks, (self.chunks, 1, 1, 1))
-            found[direction] = (share @ usual)[:, None, None, None] * ratios
-        splits = bool((self.computes[WEIGHT] >= 0).any())
-        if r.splits and not splits:
-            found[BACKWARD] += found[WEIGHT]
-        elif splits and not r.splits:
-            found[WEIGHT] = found[BACKWARD] * change.weight_share
-            found[BACKWARD] *= 1.0 - change.weight_share
+            found[part] = (share @ usual)[:, None, None, None] * ratios
+        found[BACKWARD] += np.where((self.computes[WEIGHT] < 0)[..., None, None], found[WEIGHT], 0.0)
+        return found
+
+    def _read_work(self, own: Seconds, weight_share: float) -> Seconds:
+        """Read forwards, gradients of inputs and of weights by themselves, as if each ran alone, for each microbatch its own.
+
+        Axes as in `Recorded.computes` and the lanes. Where backwards are whole, weights have their usual part of them.
+        """
+        r = self.recorded
+        there, ratio = r.computes >= 0, r.variants[..., None, None]
+        found: Seconds = np.where(there[..., None, None], own[r.computes], 0.0) / ratio
+        if not r.splits:
+            found[WEIGHT] = found[BACKWARD] * weight_share
+            found[BACKWARD] *= 1.0 - weight_share
+            return found
+        # Gradients of weights that were computed with those of a later microbatch take as long as these each; whole backwards are
+        # as many times the input's as the others of their virtual stage.
+        split = there[WEIGHT] | (r.variants[BACKWARD] == 1.0)
+        for virtual, of_stage in enumerate(there[WEIGHT]):
+            if not of_stage.any():
+                continue
+            at = np.flatnonzero(of_stage)
+            nearest = at[np.minimum(np.searchsorted(at, np.arange(len(of_stage))), len(at) - 1)]
+            found[WEIGHT, virtual] = found[WEIGHT, virtual][nearest]
+            whole = ~of_stage & ~split[virtual]
+            weights = np.median(found[WEIGHT, virtual][at]) / np.median(found[BACKWARD, virtual][split[virtual]])
+            found[WEIGHT, virtual][whole] = found[BACKWARD, virtual][whole] * weights
         return found
 
     def _late(self, delay: Seconds) -> Seconds:
         """Give the launch delays of computes, axes as in `computes` and the lanes.
 
-        Where the number of chunks changes the first keep those of the recorded ones; all others are launched as late as usual.
+        Where the number of chunks changes the first keep those of the recorded ones; all others, and those that ran at the same
+        time as another, are launched as late as usual.
         """
         r, n_stages = self.recorded, self.recorded.n_stages
         found = np.zeros((*self.computes.shape, *delay.shape[1:]))
         kept = min(len(r.computes[0]), len(self.computes[0]))
         known = np.zeros(self.computes.shape, dtype=bool)
-        known[:, :kept] = r.computes[:, :kept] >= 0
+        known[:, :kept] = (r.computes[:, :kept] >= 0) & ~r.beside[:, :kept]
         found[:, :kept] = delay[r.computes[:, :kept]]
         for part, stage in np.ndindex(len(self.computes), n_stages):
             unknown = ~known[part, stage::n_stages] & (self.computes[part, stage::n_stages] >= 0)
             if unknown.any():
-                like = r.computes[min(part, BACKWARD), stage::n_stages]
-                found[part, stage::n_stages][unknown] = np.median(delay[like.ravel()], axis=0)
+                of_part, beside = (a[min(part, BACKWARD), stage::n_stages] for a in (r.computes, r.beside))
+                like = of_part[~beside] if not beside.all() else of_part.ravel()
+                found[part, stage::n_stages][unknown] = np.median(delay[like], axis=0)
         return found
 
     def _move(self, seconds: Seconds) -> Seconds:
         """Give seconds of transfers, axes as in `moves` and the lanes: their own, or the usual of their link, or of their type."""
-        r, n_stages = self.recorded, self.recorded.n_stages
-        same = self.chunks == r.chunks
+        r, same = self.recorded, self.same
         found = seconds[r.moves] if same else np.zeros((*self.moves.shape, *seconds.shape[1:]))
-        for kind, stage in np.ndindex(len(self.moves), n_stages):
-            unknown = self.moves[kind, stage::n_stages] >= 0
-            if same:
-                unknown &= r.moves[kind, stage::n_stages] < 0
-            if unknown.any():
-                of_type = r.moves[kind]
-                alike = of_type[stage::n_stages] if (of_type[stage::n_stages] >= 0).any() else of_type
-                found[kind, stage::n_stages][unknown] = np.median(seconds[alike[alike >= 0]], axis=0)
+        new, old = (_list_ends(r.n_stages, positions) for positions in (self.positions, r.positions))
+        unknown = (self.moves >= 0) & (r.moves < 0) if same else self.moves >= 0
+        sends = np.isin(MOVES, _SENDS)
+        for kind in range(len(MOVES)):
+            for ends in np.unique(new[kind][unknown[kind].any(axis=1)], axis=0).tolist():
+                alike = r.moves[(sends == sends[kind])[:, None] & (old == ends).all(axis=2)]
+                if not (alike >= 0).any():
+                    alike = r.moves[kind]
+                at = unknown[kind] & (new[kind] == ends).all(axis=1)[:, None]
+                found[kind][at] = np.median(seconds[alike[alike >= 0]], axis=0)
         return found
 
 
-def rebuild(observed: Observed, schedule: str, chunks: int, pieces: int = 1) -> Rebuilt | None:
-    """Build the graph of a block under one of `SCHEDULES`, with so many model chunks a stage, each microbatch cut into pieces.
+def _list_ends(n_stages: int, positions: Ints) -> Ints:
+    """Say from which stage to which transfers go, -1 beyond the model: by type and virtual stage, (len(MOVES), n_virtual, 2)."""
+    holder = np.append(np.argsort(positions) % n_stages, -1)
+    here = np.arange(len(positions)) % n_stages
+    found = []
+    for kind in MOVES:
+        ahead = 1 if kind in (Op.FORWARD_SEND, Op.BACKWARD_RECV) else -1
+        peer = holder[np.where(positions + ahead < len(positions), positions + ahead, -1)]
+        found.append(np.stack([here, peer] if kind in _SENDS else [peer, here], axis=1))
+    return np.array(found)
+
+
+def rebuild(observed: Observed, change: Reschedule, variants: Seconds | float = 1.0) -> Rebuilt | None:
+    """Build the graph of a block under another schedule.
 
     None where these steps cannot run so: not every microbatch runs forward and backward on every stage (an evaluation, a
     stage whose rows are lost), or the schedule asks for another number of microbatches. Workers block on transfers where the
-    recorded ones do, except under `zero-bubble`, whose published implementations do not.
+    recorded ones do, except under schedules that split backwards, whose published implementations do not.
+
+    Parameters
+    ----------
+    variants : ndarray of float64, or float
+        As `Breakdown` has them.
 
     Raises
     ------
     TraceError
         Operations would wait for each other in a circle.
     """
-    recorded = read_recorded(observed)
+    recorded = read_recorded(observed, variants)
     if recorded is None:
         return None
-    recorded = recorded.cut(pieces)
-    sizes = {"n_stages": recorded.n_stages, "chunks": chunks, "n_microbatches": len(recorded.microbatches)}
+    recorded = recorded.cut(change.pieces)
+    schedule, n_stages = change.schedule, recorded.n_stages
+    sizes = {"n_stages": n_stages, "chunks": change.chunks, "n_microbatches": len(recorded.microbatches)}
     if refuse_schedule(schedule, **sizes):
         return None
-    orders = [order_launches(schedule, stage, **sizes) for stage in range(recorded.n_stages)]
-    writer = GraphWriter(recorded, chunks, orders)
-    blocking = schedule != "zero-bubble" and recorded.blocks()
+    orders = [order_launches(schedule, stage, **sizes) for stage in range(n_stages)]
+    if change.overlap_cost is None:
+        orders = [order * np.array([1, 1, 1, 0]) for order in orders]
+    positions = positions_under(schedule, n_stages, change.chunks)
+    writer = GraphWriter(recorded, change.chunks, orders, positions)
+    blocking = schedule not in SPLITTING and recorded.blocks()
     graph = writer.write(blocking=blocking, interleaved=schedule == "interleaved")
-    return Rebuilt(graph, recorded, chunks, writer.computes, writer.moves, tuple(writer.closed))
+    beside = np.concatenate([_list_beside(*of_stage) for of_stage in zip(writer.launched, orders, strict=True)])
+    return Rebuilt(
+        graph, recorded, change.chunks, writer.computes, writer.moves, tuple(writer.closed), positions, beside
+    )
+
+
+def _list_beside(launched: Ints, order: Ints) -> Ints:
+    """List the computes of a stage that run at the same time as another."""
+    beside = order[:, 3] > 0
+    found: Ints = launched[beside | np.r_[beside[1:], False]]
+    return found

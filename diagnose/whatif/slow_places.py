@@ -48,6 +48,14 @@ CLEARED_SHARE, CLEARED_WAY_SHARE = 0.2, 0.1
 THROUGH_SHARE, SAME_SHARE, MIN_SLOW_STEPS = 0.5, 0.8, 3
 #: Slow transfers at more than this part of the workers have no place: what all share makes them slow, a busy host as well as noise.
 MOST_CARDS_SHARE = 0.5
+#: A step is slow for a link that loses this part of its mean, and the link is steadily slow where so many steps are from its first
+#: slow one to the last.
+SLOW_STEP_SHARE, STEADY_SHARE = 0.25, 0.8
+#: Two links of a worker that are steadily slow are so by themselves, and not by its card, where one loses so many times what the
+#: other does, or in this part of the slow steps, and so many, one alone is slow.
+UNLIKE_RATIO, ONE_ALONE_SHARE, ONE_ALONE_STEPS = 1.5, 0.25, 3
+#: Others are where they are so many times apart by so many standard errors.
+UNLIKE_ERRORS = 4.0
 #: Slow steps are one or a few stretches if there are at most this part of the stretches that chance would make.
 STRETCHES_SHARE = 0.6
 
@@ -65,6 +73,8 @@ class _Lost:
     exists : ndarray of bool, shape (2, n_stages, n_dp)
         Where anything moves between two stages.
     has_group : ndarray of bool, shape (n_stages,)
+    steps : ndarray of int64, shape (n_steps,)
+        Their numbers.
     n_transfers : float
         Slow transfers and collectives, by their seconds: so many alike would have them.
     slow_share : float
@@ -77,6 +87,7 @@ class _Lost:
     groups: Seconds
     exists: Bools
     has_group: Bools
+    steps: Ints
     n_transfers: float
     slow_share: float
     apart: float | None
@@ -116,7 +127,7 @@ def find_slow_places(
     if waiting.any():
         lost = dataclasses.replace(lost, ways=np.where(waiting[..., None], 0.0, lost.ways))
     ways, groups = _stand_out(lost, slice(None))
-    by_place, in_time = _repeat_places(lost, by_step), _repeat_steps(observed, lost)
+    by_place, in_time = _repeat_places(lost, by_step), _repeat_steps(lost)
     victims = _find_victims(observed, excesses, ways, n_stages)
     if (by_place or 0.0) < REPEATS_FROM:
         # Where transfers block, one slow link may make all others look slow: see what is left without these.
@@ -161,6 +172,7 @@ def find_slow_places(
         ways=ways | more_ways,
         groups=groups | more_groups,
         cards=cards,
+        are_told=bool(groups[cards.any(axis=0)].all()),
         mended_ways=np.maximum(mended_ways, more_ways),
         mended_groups=np.maximum(mended_groups, more_groups),
         repeats=by_place,
@@ -250,9 +262,9 @@ def _add_up(
     seconds_s = np.concatenate(every)
     n_transfers = float(seconds_s.sum() ** 2 / max(float((seconds_s**2).sum()), np.finfo(float).tiny))
     slow_share = len(seconds_s) / max(n_all, 1)
-    return _Lost(
-        ways, groups, exists, has_group, n_transfers, slow_share, weighted_median(np.concatenate(apart), seconds_s)
-    )
+    steps = np.concatenate([o.block.steps for o in observed])
+    far = weighted_median(np.concatenate(apart), seconds_s)
+    return _Lost(ways, groups, exists, has_group, steps, n_transfers, slow_share, far)
 
 
 def _stand_out(lost: _Lost, steps: Ints | slice) -> tuple[Bools, Bools]:
@@ -316,14 +328,14 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
     return max(float(np.mean(found)), 0.0)
 
 
-def _repeat_steps(observed: Sequence[Observed], lost: _Lost) -> float:
+def _repeat_steps(lost: _Lost) -> float:
     """Say which part of the lost seconds lies in the slow steps that half of the places say, beyond chance.
 
     Slow steps are on another level than the others, and come in stretches: what is slow at random in many places is noise.
     """
     shared = lost.groups.sum() >= lost.ways.sum()
     by_place = lost.groups[lost.has_group] if shared else lost.ways[lost.exists]  # (n_places, n_steps)
-    time = np.argsort(np.concatenate([o.block.steps for o in observed]), kind="stable")
+    time = np.argsort(lost.steps, kind="stable")
     by_place = by_place[:, time]
     halves = (by_place[::2], by_place[1::2]) if len(by_place) > 1 else (by_place, by_place)
     found = []
@@ -469,7 +481,7 @@ def _find_worst(lost: _Lost) -> tuple[Bools, Bools, Bools]:
 def _find_cards(ways: Bools, groups: Bools, lost: _Lost) -> Bools:
     """Mark the workers all of whose network is slow: shape (n_dp, n_stages).
 
-    Both links of a worker are slow, and no further one; or a link, and the group of one of its ends.
+    Both links of a worker are slow alike, and no further one; or a link, and the group of one of its ends.
     """
     links, has_link = np.asarray(ways.any(axis=0)), np.asarray(lost.exists.any(axis=0))  # (n_stages, n_dp)
     n_stages, n_dp = links.shape
@@ -480,4 +492,37 @@ def _find_cards(ways: Bools, groups: Bools, lost: _Lost) -> Bools:
         alone = ~links[stage - 2] & ~links[(stage + 1) % n_stages] if n_stages > 3 else np.ones(n_dp, dtype=bool)
         touched = before | after
         cards[:, stage] = touched & groups[stage] if groups[stage] else both & alone & (n_stages > 2)
+        for dp in np.flatnonzero(cards[:, stage] & ~groups[stage]).tolist():
+            seconds = lost.ways[:, [stage - 1, stage], dp].sum(axis=(0, 1))[np.argsort(lost.steps, kind="stable")]
+            # Collectives go through the card, too: those of a card that is always slow are.
+            told = bool(lost.has_group[stage]) and _is_steady(_find_slow_steps(seconds))
+            cards[dp, stage] = not told and _are_alike(lost, stage, dp)
     return cards
+
+
+def _are_alike(lost: _Lost, stage: int, dp: int) -> bool:
+    """Say whether the two links of a worker lose as much, at the same times, as those of a slow card do."""
+    both = lost.ways[:, [stage - 1, stage], dp].sum(axis=0)[:, np.argsort(lost.steps, kind="stable")]  # (2, n_steps)
+    if not both.any(axis=1).all():
+        return False
+    slow = np.array([_find_slow_steps(of_link) for of_link in both])
+    if not all(_is_steady(of_link) for of_link in slow):
+        n_slow = both.sum(axis=1) ** 2 / (both**2).sum(axis=1)
+        error = UNLIKE_ERRORS * float(np.sqrt((1.0 / n_slow).sum()))
+        return bool(abs(np.log(both[0].sum() / both[1].sum())) <= max(np.log(UNLIKE_RATIO), error))
+    alone, together = slow[0] != slow[1], slow.all(axis=0)
+    if alone.sum() >= max(ONE_ALONE_STEPS, ONE_ALONE_SHARE * slow.any(axis=0).sum()):
+        return False
+    ratio = float(np.median(both[0, together] / both[1, together])) if together.any() else np.inf
+    return 1.0 / UNLIKE_RATIO <= ratio <= UNLIKE_RATIO
+
+
+def _find_slow_steps(seconds: Seconds) -> Bools:
+    """Mark the steps in which a place loses a part of what it does on the mean of those in which it loses anything."""
+    return np.asarray(seconds > SLOW_STEP_SHARE * seconds[seconds > 0].mean())
+
+
+def _is_steady(slow: Bools) -> bool:
+    """Say whether nearly all steps are slow from the first slow one to the last, in the order of time."""
+    first, last = np.flatnonzero(slow)[[0, -1]]
+    return bool(slow[first : last + 1].mean() >= STEADY_SHARE)

@@ -11,6 +11,7 @@ from diagnose.model.change import Change, Remove, Reschedule
 from diagnose.model.timeline import Timeline
 from diagnose.model.trace import Ints, Seconds
 from diagnose.whatif.graph import Graph
+from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
 from diagnose.whatif.replay import replay_ends
@@ -84,9 +85,7 @@ def _timeline(name: str, step: int, dp: Ints, o: Observed, start_s: Seconds, end
     return Timeline(name, step, dp, o.block.nodes, start_s[:, dp], end_s[:, dp], tuple(o.pairs), step_s)
 
 
-def _times(
-    graph: Graph, own: Sequence[Seconds], delay: Sequence[Seconds] | None, shape: tuple[int, int]
-) -> tuple[Seconds, Seconds]:
+def _times(graph: Graph, own: OfNodes, delay: OfNodes | None, shape: tuple[int, int]) -> tuple[Seconds, Seconds]:
     """Say when each operation starts and ends in one step: seconds, shape (n_nodes, n_dp); NaN where the graph leaves it out."""
     ends = replay_ends(graph, own, delay)
     known = {node: end for node, end in enumerate(ends) if end is not None}

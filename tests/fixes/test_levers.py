@@ -10,7 +10,7 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.budget import Lever
-from diagnose.model.schedule import SCHEDULES
+from diagnose.model.schedule import SCHEDULES, V_SHAPED
 from tests.judge.cases import measure
 
 #: Nothing varies, and what closes a step is short.
@@ -71,13 +71,16 @@ def test_slow_transfers_are_worth_hiding() -> None:
 
 @pytest.mark.parametrize("schedule", sorted(SCHEDULES))
 def test_what_is_listed_is_better(schedule: str) -> None:
-    """The best first, never more than two, each at least 2% faster; the present schedule is none."""
+    """The best first, never more than two, each at least 2% faster; the present schedule is none. A V leaves little to gain."""
     spec = dataclasses.replace(SPEC, noise=1.0, host_gap_s=2e-3)
-    change = {"vpp": 2} if schedule == "interleaved" else {"schedule": schedule}
+    change = (
+        {"vpp": 2} if schedule == "interleaved" else {"schedule": schedule, "vpp": 2 if schedule in V_SHAPED else 1}
+    )
     spec = dataclasses.replace(spec, **change)
     found = tuple(levers_of(spec).values())
     speedups = [lever.predicted_speedup for lever in found]
-    assert 1 <= len(found) <= 2 and speedups == sorted(speedups, reverse=True) and min(speedups) > 1.02
+    assert (found or schedule in V_SHAPED) and len(found) <= 2
+    assert speedups == sorted(speedups, reverse=True) and min(speedups, default=2.0) > 1.02
 
 
 def test_no_lever_where_nothing_waits() -> None:

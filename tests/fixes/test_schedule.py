@@ -86,6 +86,48 @@ def test_a_zero_bubble_job_is_priced_under_others(now: Any, name: str, chunks: i
     assert job.price() / job.price(*found.changes) == pytest.approx(truth, rel=0.01)
 
 
+#: Schedules with the chunks they run in these tests.
+CHUNKS = {"1f1b": 1, "interleaved": 2, "gpipe": 1, "zero-bubble": 1, "zb-v": 2, "dualpipev": 2}
+#: Jobs have them, and would run the others.
+V_PAIRS = [(now, other) for now in CHUNKS for other in CHUNKS if now != other and {now, other} & {"zb-v", "dualpipev"}]
+
+
+@pytest.mark.parametrize(("now", "other"), V_PAIRS)
+def test_v_placements_are_priced_from_and_to_each_other(now: str, other: str) -> None:
+    """The step under another schedule is the simulated one, within half a percent, the ends of the model unlike the rest."""
+    schedule: Any = "1f1b" if now == "interleaved" else now
+    chunks = CHUNKS[now]
+    spec = JobSpec(
+        pp=4, vpp=chunks, dp=2, microbatches=12, steps=4, noise=0.03, seed=9, p2p="asynchronous", schedule=schedule
+    )
+    layers = UnevenLayers(layers=(8 // chunks,) * (4 * chunks), last=(1.0, 0.5))
+    job = measure_layered(spec, layers)
+    settings = {"name": other} | ({"chunks": "2"} if other == "interleaved" else {})
+    found = remedy(job, **settings, **({"overlap_cost": str(spec.overlap_cost)} if other == "dualpipev" else {}))
+    truth = true_step_s(*run_otherwise(spec, layers, other, CHUNKS[other]))
+    assert job.price(*found.changes) == pytest.approx(truth, rel=0.005)
+
+
+@pytest.mark.parametrize("now", ["zb-v", "dualpipev"])
+def test_a_v_is_known_by_its_order(now: Any) -> None:
+    """A job that runs one V is told what others would give, not to run what it runs."""
+    job = measure_layered(
+        JobSpec(pp=4, vpp=2, dp=2, microbatches=12, steps=4, seed=9, schedule=now), UnevenLayers(layers=(2,) * 8)
+    )
+    refused = propose(job, name=now)
+    assert isinstance(refused, Refusal) and "already" in refused.reason
+    figures = remedy(job, name="1f1b").figures
+    assert {f"{name}_step_time_s" for name in ("1f1b", "gpipe", "zero-bubble", "zb-v", "dualpipev")} <= set(figures)
+
+
+def test_what_runs_together_takes_no_longer_than_one_after_the_other() -> None:
+    """DualPipeV is priced as PyTorch runs it, until somebody says what overlapping costs."""
+    job = measure_layered(dataclasses.replace(SPEC, p2p="asynchronous"), LAYERS)
+    apart = job.price(*remedy(job, name="dualpipev").changes)
+    free, dear = (job.price(*remedy(job, name="dualpipev", overlap_cost=cost).changes) for cost in ("1", "2"))
+    assert free < 0.9 * apart and dear > apart
+
+
 def test_a_gpipe_job_is_known_by_its_order() -> None:
     """A job that runs GPipe is told to run something else, not GPipe."""
     spec = dataclasses.replace(SPEC, schedule="gpipe")

@@ -34,7 +34,8 @@ def all_replays(m: Measured) -> list[np.ndarray]:
     found = []
     for p, o in zip(m.prepared, m.observed, strict=True):
         found += [replay(p.graph, p.own, from_first_start=True), replay(p.graph, p.ideal)]
-        found += [replay_each_rank(p.graph, p.own, p.ideal), replay(o.graph, o.own, o.delay)]
+        ranks = replay_each_rank(p.graph, p.own, p.ideal)
+        found += [ranks.alone_s, ranks.together_s, ranks.from_first_s, replay(o.graph, o.own, o.delay)]
         found += [end for end in replay_ends(o.graph, o.own, o.delay) if end is not None]
     found += [m.removal.price([]), *(m.removal.price([Remove(name)]) for name in m.removal.present())]
     return found

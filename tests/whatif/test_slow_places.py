@@ -14,6 +14,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import P2P, Op
 from diagnose.model.trace import Bools
 from diagnose.model.transfers import SlowPlaces
+from diagnose.report import words
 from diagnose.whatif.components.transfer import TransferPart
 from tests.judge.cases import Measured, causes, measure
 
@@ -47,6 +48,39 @@ def test_two_links_are_both_named_and_both_mended(also: tuple[int, int]) -> None
     (truth,) = job.truth.faults
     assert cause.recoverable == pytest.approx(truth.recoverable, abs=0.02)
     assert 1.0 - 1.0 / (cause.fixes[0].predicted_speedup or 1.0) == pytest.approx(cause.recoverable, abs=0.003)
+
+
+#: Of five stages the third has two slow links.
+CARD, FIRST, SECOND = (
+    NetworkFault(scope="card", dp_rank=0, stage=2, slowdown=8.0),
+    NetworkFault(scope="link", dp_rank=0, stage=1, slowdown=8.0),
+    NetworkFault(scope="link", dp_rank=0, stage=2, slowdown=8.0),
+)
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "asynchronous"])
+@pytest.mark.parametrize("dp", [1, 2])
+@pytest.mark.parametrize(
+    ("faults", "is_card"),
+    [
+        ([CARD], (True, True)),
+        ([FIRST, SECOND], (True, False)),  # with one dp rank no collective tells them from a card
+        ([FIRST, dataclasses.replace(SECOND, slowdown=3.0)], (False, False)),
+        ([dataclasses.replace(FIRST, onset=3), dataclasses.replace(SECOND, onset=11)], (False, False)),
+    ],
+    ids=["card", "alike", "unlike", "since when"],
+)
+def test_two_links_of_one_worker(faults: list[NetworkFault], is_card: tuple[bool, bool], dp: int, p2p: str) -> None:
+    """They are its card's where they are slow alike; where no collective tells, the doubt is told, too."""
+    spec = JobSpec(pp=5, dp=dp, microbatches=8, steps=16, transfer_s=5e-3, seed=5, p2p=p2p)  # type: ignore[arg-type]
+    (cause,) = measure(generate(spec, faults).trace).diagnosis.causes
+    if is_card[dp - 1]:
+        assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(0, 2)] and not cause.where.links
+    else:
+        assert {link.source.pp for link in cause.where.links} == {1, 2} and not cause.where.workers
+    doubted = dp == 1 and is_card[0]
+    assert [words.name_alternative(other, cause) for other in cause.alternatives] == ["other places"] * doubted
+    assert cause.confidence < 0.75 if doubted else cause.confidence > 0.9
 
 
 def test_one_direction_of_a_link_is_one_direction() -> None:

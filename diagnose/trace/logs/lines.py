@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from diagnose.errors import TraceError
-from diagnose.trace.input_files import GZIP, open_unpacked
+from diagnose.trace.input_files import GZIP, ZSTD, open_unpacked
 from diagnose.trace.streams import refuse_endless
 
 #: Bytes read at a time.
@@ -21,14 +21,20 @@ MAX_LINE_BYTES = 1 << 24
 #: A sample is so many pieces of a file, of so many bytes each, spread evenly from its first byte to its last.
 PIECES = 16
 PIECE_BYTES = 1 << 16
-#: How UTF-16 begins, as PowerShell writes what a program prints.
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+#: How UTF-16 begins, as PowerShell writes what a program prints, by its encoding: with a mark, or with a few plain letters.
+_UTF16 = {
+    encoding: re.compile(rb"\A(?:" + mark + b"|(?:" + letter + rb"){8})", re.DOTALL)
+    for encoding, mark, letter in (
+        ("utf-16-le", rb"\xff\xfe", rb"[\t\r\n -~]\0"),
+        ("utf-16-be", rb"\xfe\xff", rb"\0[\t\r\n -~]"),
+    )
+}
 #: What a terminal obeys: colours and cursor moves.
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 
 def read_blocks(file: Path, *, name: str) -> Iterator[bytes]:
-    r"""Read a file in blocks of whole lines, each line but the last with its `\n`, packed by gzip or not.
+    r"""Read a file in blocks of whole lines, each line but the last with its `\n`, packed by gzip or zstd or not.
 
     A carriage return ends a line, too, as progress bars write it. Lines of more than 16 MiB are passed over.
 
@@ -68,7 +74,7 @@ def read_sample(file: Path) -> list[bytes]:
         size = file.stat().st_size
         with open_unpacked(file) as stream:
             head = stream.read(PIECE_BYTES)
-            if size <= most or head.startswith(_UTF16) or _is_packed(file):
+            if size <= most or find_utf16(head) or _is_packed(file):
                 return [normalise(head + stream.read(most - PIECE_BYTES))]
             pieces = [head]
             for n in range(1, PIECES):
@@ -91,10 +97,14 @@ def strip_colours(line: bytes) -> bytes:
 
 def normalise(content: bytes) -> bytes:
     """Give the beginning of a text as UTF-8 with plain ends of lines."""
-    for mark, encoding in zip(_UTF16, ("utf-16-le", "utf-16-be"), strict=True):
-        if content.startswith(mark):
-            content = content[2:].decode(encoding, "replace").encode("utf-8", "replace")
+    if encoding := find_utf16(content):
+        content = content.decode(encoding, "replace").encode("utf-8", "replace")
     return _end_lines(content.removeprefix(codecs.BOM_UTF8))
+
+
+def find_utf16(content: bytes) -> str:
+    """Say in which UTF-16 the beginning of a text is written; empty where it is not."""
+    return next((encoding for encoding, begins in _UTF16.items() if begins.match(content)), "")
 
 
 def _end_lines(chunk: bytes) -> bytes:
@@ -103,9 +113,9 @@ def _end_lines(chunk: bytes) -> bytes:
 
 
 def _is_packed(file: Path) -> bool:
-    """Say whether gzip packed a file."""
+    """Say whether gzip or zstd packed a file."""
     with file.open("rb") as raw:
-        return raw.read(2) == GZIP
+        return raw.read(len(ZSTD)).startswith((GZIP, ZSTD))
 
 
 def _read_chunks(file: Path, name: str) -> Iterator[bytes]:
@@ -115,14 +125,14 @@ def _read_chunks(file: Path, name: str) -> Iterator[bytes]:
             n_read, may_be_endless = 0, not file.is_file()
             decoder: codecs.IncrementalDecoder | None = None
             while chunk := stream.read(CHUNK_BYTES):
+                if not n_read and (encoding := find_utf16(chunk)):
+                    decoder = codecs.getincrementaldecoder(encoding)("replace")
+                text = decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
                 if not n_read:
-                    if chunk.startswith(_UTF16):
-                        decoder = codecs.getincrementaldecoder("utf-16")("replace")
-                    chunk = chunk.removeprefix(codecs.BOM_UTF8)
+                    text = text.removeprefix(codecs.BOM_UTF8)
                 n_read += len(chunk)
                 if may_be_endless:
                     refuse_endless(n_read, name)
-                text = decoder.decode(chunk).encode("utf-8", "replace") if decoder else chunk
                 yield _end_lines(text)
     except (OSError, EOFError, zlib.error) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__

@@ -13,6 +13,7 @@ from diagnose.model.components import NOTHING_SPECIAL, Breakdown, Traits
 from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.computes import COMPUTES, Place, iterate_blocks, list_computes, place_of
+from diagnose.whatif.levels import Changing
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.waits import WaitGraph
 
@@ -202,7 +203,7 @@ class Part:
         del place, steps, lanes
         return work
 
-    def ease_block(self, i: int, own: list[Seconds], delay: list[Seconds], at: slice, extent: Extent) -> None:
+    def ease_block(self, i: int, own: Changing, delay: Changing, at: slice, extent: Extent) -> None:
         """Take it out of the own times and launch delays of block `i`, in place, computes' own times left out."""
         for node, excess in self.own_s[i].items():
             own[node] = _shorten(own[node], extent.part(self.job.members[i][node], excess[at]))

@@ -22,6 +22,7 @@ from diagnose.numerics.robust import (
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
 from diagnose.whatif.computes import Place
+from diagnose.whatif.levels import Changing
 from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
 from diagnose.whatif.observed import Observed
 
@@ -90,7 +91,7 @@ class WorkerPart(Part):
             return work
         return work / mix(lanes, c.worker_ratio[direction, virtual, steps], 1.0)
 
-    def ease_block(self, i: int, own: list[Seconds], delay: list[Seconds], at: slice, extent: Extent) -> None:
+    def ease_block(self, i: int, own: Changing, delay: Changing, at: slice, extent: Extent) -> None:
         """Let the optimizers of slow workers take as long as their peers', too."""
         stage = self.job.observed[i].block.nodes.stage
         for node, peers_s in self._peers_s[i].items():

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from diagnose.model.training_log import TrainingLog
@@ -102,7 +103,9 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     ),
     "windows": lambda text: text.replace(b"\n", b"\r\n"),
     "powershell": lambda text: text.decode().encode("utf-16"),
+    "UTF-16 without a mark": lambda text: text.decode().encode("utf-16-le"),
     "gzip": gzip.compress,
+    "zstd": lambda text: pa.compress(text, "zstd", asbytes=True),
     "bars": lambda text: b"".join(
         f"\rLoading: {n}%|#  | {n}/100 [00:01<00:02]\r".encode() + line
         for n, line in enumerate(text.splitlines(keepends=True))

@@ -87,6 +87,9 @@ def _add_wait_for_input(
     follows = by_start[at]
     if follows.op != Op.FORWARD or follows.step != row.step:
         return
+    inside = by_start[at + 1 : at + 1 + N_BEFORE_WAIT]
+    if any(o.op == Op.FORWARD_RECV and o.asked < follows.returned and o.end <= follows.start for o in inside):
+        return  # it received its input after that, and waited for another stage
     before = max((o.end for o in by_start[max(0, at - N_BEFORE_WAIT) : at]), default=-np.inf)
     start, end = start - follows.earlier, end - follows.earlier
     exposed = max(start, before)

@@ -31,6 +31,7 @@ from diagnose.trace.producers.kineto.operations import Operations
 from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
 from diagnose.trace.producers.kineto.table import (
     OperationTable,
+    begin_receives,
     drop_mismatched,
     end_sends,
     fill_ends,
@@ -295,7 +296,7 @@ def _settle_transfers(
         if not one_clock:
             reason = "on the CPU a send is known to have ended once it was waited for, and the ranks share no clock"
             return table.take(~table.is_op(*P2P)), [Unobserved("transfers between stages", reason, lacks)]
-        table = end_sends(table)
+        table = end_sends(begin_receives(table))
     if layout.n_chunks == 1:
         return table, []
     if layout.in_v:

@@ -17,6 +17,8 @@ from diagnose.trace.producers.kineto.rank import ProcessGroup, Rank
 _TENSOR = re.compile(r"(?:TENSOR_MODEL_PARALLEL_GROUP|mesh_tp|tp)", re.IGNORECASE)
 _CONTEXT = re.compile(r"(?:CONTEXT_PARALLEL_GROUP|mesh_cp|cp)", re.IGNORECASE)
 _PIPELINE = re.compile(r"(?:PIPELINE_MODEL_PARALLEL_GROUP|mesh_pp|pp)", re.IGNORECASE)
+#: A rank that receives for fewer of its forwards is of the first stage: all others do for each.
+SELDOM_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +124,13 @@ def _count_stages(held: Sequence[tuple[int, ...]], name: str) -> tuple[int, int,
     )
 
 
+def _does_seldom(rank: Rank, op: Op) -> bool:
+    """Say whether few of a rank's forwards receive, or send: before the first step stages tell each other the shapes of tensors."""
+    ops = rank.operations.op
+    n_ops, n_forwards = (int(np.count_nonzero(ops == one)) for one in (op, Op.FORWARD))
+    return n_ops <= SELDOM_SHARE * n_forwards
+
+
 def _stages_by_peers(
     ranks: Sequence[Rank], numbers: Sequence[int], name: str, warnings: list[str]
 ) -> tuple[list[int], int]:
@@ -130,8 +139,10 @@ def _stages_by_peers(
     if all(described):
         stages = [group.ranks.index(number) for group, number in zip(described, numbers, strict=True) if group]
         return stages, max(len(group.ranks) for group in described if group)
-    first = {n for rank, n in zip(ranks, numbers, strict=True) if not (rank.operations.op == Op.FORWARD_RECV).any()}
-    last = {n for rank, n in zip(ranks, numbers, strict=True) if not (rank.operations.op == Op.FORWARD_SEND).any()}
+    first, last = (
+        {n for rank, n in zip(ranks, numbers, strict=True) if _does_seldom(rank, op)}
+        for op in (Op.FORWARD_RECV, Op.FORWARD_SEND)
+    )
     world = max((rank.world or 0 for rank in ranks), default=0) or len(ranks)
     if not first or len(first) != len(last) or len(numbers) % len(first):
         raise TraceError(

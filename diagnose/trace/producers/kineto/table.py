@@ -9,7 +9,7 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.optype import Op
+from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.recording import Dropped
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.trace.columns import ColumnTable
@@ -49,6 +49,26 @@ _COMPUTE_OF = {
     Op.BACKWARD_RECV: Op.BACKWARD,
     Op.BACKWARD_SEND: Op.BACKWARD,
 }
+
+
+def begin_receives(table: OperationTable) -> OperationTable:
+    """Let a recv begin once its worker has nothing else to do: on the CPU it is known to have ended once it was waited for.
+
+    What was asked for before a compute, and waited for after it, may have come while that ran.
+    """
+    start_s = table.start_s.copy()
+    for rank in np.unique(table.rank).tolist():
+        computes = np.flatnonzero((table.rank == rank) & table.is_op(*DIRECTIONS))
+        computed_s = np.r_[-np.inf, np.sort(table.end_s[computes])]
+        for op in (Op.FORWARD_RECV, Op.BACKWARD_RECV):
+            rows = np.flatnonzero((table.rank == rank) & (table.op == op))
+            rows = rows[np.argsort(table.start_s[rows], kind="stable")]
+            begun_s = np.maximum(
+                table.start_s[rows], computed_s[np.searchsorted(computed_s, table.end_s[rows], side="right") - 1]
+            )
+            apart_s = APART_S * np.arange(len(rows))  # their order stays beyond doubt
+            start_s[rows] = np.maximum.accumulate(begun_s - apart_s) + apart_s
+    return dataclasses.replace(table, start_s=np.minimum(start_s, table.end_s))
 
 
 def end_sends(table: OperationTable) -> OperationTable:
