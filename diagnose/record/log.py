@@ -91,14 +91,8 @@ class StepLog:
     evidence: list[tuple[Op, int, int]] = dataclasses.field(default_factory=list)
     #: By microbatch: tokens, sum of squared document lengths (NaN where unknown), document lengths.
     lengths: dict[int, tuple[float, float, list[int] | None]] = dataclasses.field(default_factory=dict)
+    #: Collectives within computes that are part of these.
     n_left_out: int = 0
-
-    @property
-    def n_marks(self) -> int:
-        """How many times were taken."""
-        n_waits = sum(len(compute.waits) for compute in self.computes)
-        n_pairs = len(self.computes) + n_waits + 2 * len(self.transfers) + len(self.collectives) + len(self.others)
-        return 2 * n_pairs + self.n_left_out
 
     @property
     def n_microbatches(self) -> int:

@@ -4,17 +4,16 @@ Enters: what the loop says of its steps, optimizers as they run, and the work th
 recorded, each whole, in the clock's queue.
 """
 
-import itertools
-import statistics
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from diagnose.model.optype import Op
 from diagnose.record.clock import Mark, Window
+from diagnose.record.cost import Cost
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Log, StepLog, merge
-from diagnose.record.sampling import DENSE_STEPS, Sampling
+from diagnose.record.sampling import DENSE_STEPS, MEASURED_STEPS, Sampling
 
 #: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
 MAX_MOMENTS = 100_000
@@ -32,13 +31,16 @@ class Steps:
     log : Log
     sampling : Sampling
         Which steps are recorded, counted from the first that this process saw.
+    cost : Cost
+        Says what recording the first of them costs.
     wake : function
         Called when a step has been handed over, or a recorded one begins.
     """
 
-    def __init__(self, log: Log, sampling: Sampling, wake: Callable[[], None]) -> None:
+    def __init__(self, log: Log, sampling: Sampling, cost: Cost, wake: Callable[[], None]) -> None:
         self.log = log
         self.sampling = sampling
+        self.cost = cost
         self.wake = wake
         #: Called with the number of each step that is over, before what was recorded of it is handed over.
         self.on_end: Callable[[int], None] | None = None
@@ -57,8 +59,6 @@ class Steps:
         #: What was recorded of this step: one part for each time that the loop said a step runs.
         self._parts: list[StepLog] = []
         self._n_parts = 0
-        #: Of the first steps: when they began, on the host's counter, and how many times were taken.
-        self._dense: list[tuple[int, int]] = []
         self._window: tuple[int, Window] | None = None
         #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
         self.is_paused = False
@@ -146,18 +146,18 @@ class Steps:
         self.n_done += 1
         self.number += 1
         if self.n_done <= DENSE_STEPS:
-            self._count(whole)
+            self._measure(is_recorded=bool(whole))
         self._hand_over(whole)
 
-    def _count(self, whole: list[StepLog]) -> None:
-        """Count what recording the first steps costs, and record fewer of the others where it is much."""
-        self._dense += [(self.log.clock.host_ns(step.begun), step.n_marks) for step in whole]
-        if self.n_done < DENSE_STEPS or len(self._dense) < 2:
-            return
-        begun, n_marks = zip(*self._dense, strict=True)
-        self._dense.clear()
-        step_ns = statistics.median(after - before for before, after in itertools.pairwise(begun))
-        self.sampling = self.sampling.cut(statistics.median(n_marks) * self.log.clock.mark_ns / max(step_ns, 1.0))
+    def _measure(self, *, is_recorded: bool) -> None:
+        """Measure what recording the last of the first steps costs, and record fewer of the others where it is much."""
+        n_left = DENSE_STEPS - self.n_done
+        if n_left == MEASURED_STEPS:
+            self.cost.start()
+        elif n_left < MEASURED_STEPS:
+            self.cost.end_step(is_recorded=is_recorded)
+        if not n_left:
+            self.sampling = self.sampling.cut(self.cost.stop())
 
     def hand_over_ended(self) -> None:
         """Hand over the step that has ended, if any, before the next one begins."""
