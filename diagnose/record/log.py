@@ -91,6 +91,8 @@ class StepLog:
     evidence: list[tuple[Op, int, int]] = dataclasses.field(default_factory=list)
     #: By microbatch: tokens, sum of squared document lengths (NaN where unknown), document lengths.
     lengths: dict[int, tuple[float, float, list[int] | None]] = dataclasses.field(default_factory=dict)
+    #: How many backwards have begun that autograd ran for no schedule.
+    n_backwards: int = 0
     #: Collectives within computes that are part of these.
     n_left_out: int = 0
 

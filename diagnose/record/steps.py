@@ -34,7 +34,7 @@ class Steps:
     cost : Cost
         Says what recording the first of them costs.
     wake : function
-        Called when a step has been handed over, or a recorded one begins.
+        Called when a step has been handed over, or a run of recorded ones begins.
     """
 
     def __init__(self, log: Log, sampling: Sampling, cost: Cost, wake: Callable[[], None]) -> None:
@@ -222,10 +222,10 @@ class Steps:
             return
         if self._window is None or self._window[0] != window:
             self._window = (window, Window())
+            self.wake()
         log.open(number, self._window[1])
         assert log.step is not None
         self._parts.append(log.step)
-        self.wake()
 
     def _look_ahead(self, n_more: int) -> None:
         """Keep looking between steps where the last or the next is recorded."""
