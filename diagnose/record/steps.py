@@ -142,6 +142,8 @@ class Steps:
         self.log.end_evaluation()
         if self.on_end is not None:
             self.on_end(self.number)
+        if self.log.between.on:
+            self.log.put_off()
         whole = [merge(self._parts)] if self._parts else []
         self.n_done += 1
         self.number += 1
@@ -218,7 +220,7 @@ class Steps:
         if window is None:
             log.inside.on = log.beside.on = False
             log.step = None
-            log.waiting_input.clear()
+            log.ahead.clear()
             return
         if self._window is None or self._window[0] != window:
             self._window = (window, Window())
@@ -231,7 +233,7 @@ class Steps:
         """Keep looking between steps where the last or the next is recorded."""
         is_next = self.sampling.window(self.n_done + n_more) is not None
         if not is_next:
-            self.log.waiting_input.clear()
+            self.log.ahead.clear()
         self.log.beside.on = is_next or self.log.step is not None
 
     def before_optimizer(self, optimizer: Hashable) -> None:
