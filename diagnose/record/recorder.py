@@ -389,6 +389,7 @@ class Recorder:
         """Write the file while the job is told to end."""
         if self._log.is_training_thread():
             self._guard(self._steps.hand_over_ended)
+            self._guard(self._progress)
         if self._writer.is_alive():
             self._writer.flush(patience_s)
 

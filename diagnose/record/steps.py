@@ -34,7 +34,7 @@ class Steps:
     cost : Cost
         Says what recording the first of them costs.
     wake : function
-        Called when a step has been handed over, or a run of recorded ones begins.
+        Called when a run of recorded steps begins, when its first has been handed over, and with each that has events to be seen.
     """
 
     def __init__(self, log: Log, sampling: Sampling, cost: Cost, wake: Callable[[], None]) -> None:
@@ -60,6 +60,8 @@ class Steps:
         self._parts: list[StepLog] = []
         self._n_parts = 0
         self._window: tuple[int, Window] | None = None
+        #: None of its steps has been handed over yet.
+        self._is_new_window = False
         #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
         self.is_paused = False
         #: How often each optimizer ran in this step, and which the job has.
@@ -189,7 +191,8 @@ class Steps:
         self.is_updated = False
         self._runs.clear()
         self._has_new = False
-        if steps:
+        if steps and (self._is_new_window or self.log.clock.is_device):
+            self._is_new_window = False
             self.wake()
 
     def follow_update(self, hooks: Hooks, owner: Any, name: str) -> None:
@@ -224,6 +227,7 @@ class Steps:
             return
         if self._window is None or self._window[0] != window:
             self._window = (window, Window())
+            self._is_new_window = True
             self.wake()
         log.open(number, self._window[1])
         assert log.step is not None
