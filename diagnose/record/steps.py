@@ -60,6 +60,8 @@ class Steps:
         self._parts: list[StepLog] = []
         self._n_parts = 0
         self._window: tuple[int, Window] | None = None
+        #: The step that was asked for last, and its window.
+        self._found: tuple[int, int | None] = (-1, None)
         #: None of its steps has been handed over yet.
         self._is_new_window = False
         #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
@@ -162,6 +164,13 @@ class Steps:
             self.cost.end_step(is_recorded=is_recorded)
         if not n_left:
             self.sampling = self.sampling.cut(self.cost.stop())
+            self._found = -1, None
+
+    def _find_window(self, step: int) -> int | None:
+        """Say which window a step is recorded in; asked when the one before it ends and again when it begins."""
+        if self._found[0] != step:
+            self._found = step, self.sampling.window(step)
+        return self._found[1]
 
     def hand_over_ended(self) -> None:
         """Hand over the step that has ended, if any, before the next one begins."""
@@ -217,7 +226,7 @@ class Steps:
         self._n_parts += 1
         log, clock = self.log, self.log.clock
         is_held_up = clock.is_paused or len(clock.moments) > MAX_MOMENTS
-        window = None if is_held_up else self.sampling.window(self.n_done)
+        window = None if is_held_up else self._find_window(self.n_done)
         if self.is_paused and (self._window is None or self._window[0] != window):
             window = None
         if window is None:
@@ -235,7 +244,7 @@ class Steps:
 
     def _look_ahead(self, n_more: int) -> None:
         """Keep looking between steps where the last or the next is recorded."""
-        is_next = self.sampling.window(self.n_done + n_more) is not None
+        is_next = self._find_window(self.n_done + n_more) is not None
         if not is_next:
             self.log.ahead.clear()
         self.log.beside.on = is_next or self.log.step is not None

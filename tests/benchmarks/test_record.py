@@ -159,9 +159,11 @@ def test_cost_by_hook(make, tmp_path):
                     try:
                         return function(*args, **kwargs)
                     finally:
-                        found[function.__qualname__].append(time.perf_counter_ns() - began)
+                        took_ns = time.perf_counter_ns() - began
+                        recorder._cost.taken_ns += took_ns
+                        found[function.__qualname__].append(took_ns)
 
-                return recorder._cost.timed(call)
+                return call
 
             for n in range(N_WARM + N_STEPS):
                 if n == N_WARM:
