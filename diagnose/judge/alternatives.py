@@ -3,9 +3,11 @@
 Enters: a rule and features; causes as found. Leaves: causes with their alternatives.
 """
 
+from collections.abc import Iterable
+
 import msgspec.structs
 
-from diagnose.judge.rule import Rule
+from diagnose.judge.rule import Judgement, Rule
 from diagnose.model.cause import Alternative, Cause
 from diagnose.model.feature import Features
 
@@ -13,20 +15,44 @@ from diagnose.model.feature import Features
 TOLD_FROM = 0.25
 #: A cause explains the seconds of another where it has at least this part of them.
 SAME_SECONDS_SHARE = 0.5
+#: Features of this family are facts of the job, no measures.
+JOB = "job."
+#: What tells a cause that nobody knows.
+UNKNOWN_TELLS = "what else runs on these hosts in those steps, or a profile of the process"
 
 
-def split_confidence(rule: Rule, features: Features, sure: float) -> tuple[float, tuple[Alternative, ...]]:
-    """Split how sure a cause is with what else explains the same seconds, as probably as the rule's features say."""
+def list_impossible(judgements: Iterable[Judgement]) -> frozenset[str]:
+    """List the causes that the job cannot have, whatever its times: it runs without CUDA, or saves nothing."""
+    return frozenset(
+        judgement.rule.id
+        for judgement in judgements
+        if any(condition.feature.startswith(JOB) for condition, _ in judgement.vetoes)
+    )
+
+
+def split_confidence(
+    rule: Rule, features: Features, sure: float, impossible: frozenset[str] = frozenset()
+) -> tuple[float, tuple[Alternative, ...]]:
+    """Split how sure a cause is with what else explains the same seconds, as probably as the rule's features say.
+
+    What looks like a cause that is impossible has one that nobody knows. Several of one cause are one.
+    """
     told = [
         (other, min(value, 1.0))
         for other in rule.alternatives
         if (value := _read(features, other.feature)) >= TOLD_FROM
     ]
     whole = max(sum(probability for _, probability in told), 1.0)
-    found = [Alternative(other.cause, round(sure * p / whole, 4), other.tells_apart) for other, p in told]
-    found.sort(key=lambda other: -other.confidence)
+    found: dict[str, Alternative] = {}
+    for other, probability in sorted(told, key=lambda one: -one[1]):  # stable
+        cause, tells = ("unknown", UNKNOWN_TELLS) if other.cause in impossible else (other.cause, other.tells_apart)
+        one = found.setdefault(cause, Alternative(cause, 0.0, tells))
+        found[cause] = msgspec.structs.replace(one, confidence=one.confidence + sure * probability / whole)
+    told_of = sorted(found.values(), key=lambda other: -other.confidence)
     left = 1.0 - sum(probability for _, probability in told) / whole
-    return round(sure * left, 4), tuple(found)
+    return round(sure * left, 4), tuple(
+        msgspec.structs.replace(other, confidence=round(other.confidence, 4)) for other in told_of
+    )
 
 
 def merge_alternatives(causes: list[Cause]) -> list[Cause]:

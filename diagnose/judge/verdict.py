@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from diagnose.judge.alternatives import merge_alternatives, split_confidence
+from diagnose.judge.alternatives import list_impossible, merge_alternatives, split_confidence
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import be_sure, believe, overlaps_too_much
 from diagnose.judge.evidence import list_evidence
@@ -94,7 +94,7 @@ def reach_verdict(
         judgements, checked = sure, tuple(j.rule.id for j in sure)
     said = _choose(analysis, judgements, least, prediction)
     explained = {name for one in said for name in one.judgement.rule.components}
-    causes = _list_causes(analysis, said, least, prediction)
+    causes = _list_causes(analysis, said, least, prediction, list_impossible(judgements))
     unexplained = [] if few else list_unexplained(analysis, explained | set(unlooked), least)
     causes += [report_unknown(analysis, name, least) for name in unexplained]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
@@ -239,21 +239,32 @@ def _is_claimed(analysis: Analysis, judgement: Judgement, claimed: set[str]) -> 
     )
 
 
-def _list_causes(analysis: Analysis, said: Sequence[_Said], least: float, prediction: Prediction | None) -> list[Cause]:
+def _list_causes(
+    analysis: Analysis,
+    said: Sequence[_Said],
+    least: float,
+    prediction: Prediction | None,
+    impossible: frozenset[str],
+) -> list[Cause]:
     """Report the causes that are said; those that are told as an alternative of another are one finding with it."""
     claims = Counter(name for one in said for name in one.judgement.rule.components)
-    found = [_report(analysis, one, claims, prediction, least) for one in said]
+    found = [_report(analysis, one, claims, prediction, least, impossible) for one in said]
     return merge_alternatives(found)
 
 
 def _report(
-    analysis: Analysis, said: _Said, claims: Mapping[str, int], prediction: Prediction | None, least: float
+    analysis: Analysis,
+    said: _Said,
+    claims: Mapping[str, int],
+    prediction: Prediction | None,
+    least: float,
+    impossible: frozenset[str],
 ) -> Cause:
     """Report one cause; `claims` says how many reported rules share each component."""
     rule = said.judgement.rule
     where, recoverable = locate_and_price(analysis, rule.components, rule.place, least)
     sure = be_sure(analysis, rule, said.certain, said.benefit, least, prediction)
-    confidence, alternatives = split_confidence(rule, analysis.features, sure)
+    confidence, alternatives = split_confidence(rule, analysis.features, sure, impossible)
     return Cause(
         cause=rule.id,
         title=rule.title,

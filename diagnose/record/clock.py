@@ -28,10 +28,6 @@ class Moment:
         self.seen_ns = 0
 
 
-#: What taking a time costs the training's thread, hooks and all, on the host and on the GPU.
-HOST_MARK_NS = 700
-DEVICE_MARK_NS = 5_000
-
 #: When something happened: on the host in nanoseconds, or on the GPU.
 Mark = int | Moment
 
@@ -84,7 +80,6 @@ class Clock:
 
     def __init__(self) -> None:
         self._cuda: Any = None
-        self.mark_ns = HOST_MARK_NS
         #: Mark this moment: on the host, or on the GPU's current stream.
         self.now: Callable[[], Mark] = time.perf_counter_ns
         self._free: deque[Any] = deque()
@@ -99,7 +94,6 @@ class Clock:
     def use_cuda(self, cuda: Any) -> None:
         """From now on marks are events of this module (`torch.cuda`)."""
         self._cuda = cuda
-        self.mark_ns = DEVICE_MARK_NS
         self.now = self._record
 
     @property

@@ -92,15 +92,7 @@ class Autograd:
         log = self.log
         if log.driver or log.current is not None or log.step is None:
             return
-        self.forward = log.begin(Op.FORWARD, self._next_microbatch(log.step.computes))
-
-    @staticmethod
-    def _next_microbatch(computes: list[Compute]) -> int:
-        """Number the microbatch after the last whose backward has begun."""
-        for compute in reversed(computes):
-            if compute.op is Op.BACKWARD:
-                return compute.microbatch + 1
-        return 0
+        self.forward = log.begin(Op.FORWARD, log.step.n_backwards)
 
     def before_replica(self, module: Any, *_args: Any, **_kwargs: Any) -> bool:
         """Begin a forward of DDP, whose backward will reduce gradients unless it is told not to."""
@@ -141,7 +133,8 @@ class Autograd:
         """End the forward and begin the backward."""
         log = self.log
         assert log.step is not None
-        number = self._next_microbatch(log.step.computes)
+        number = log.step.n_backwards
+        log.step.n_backwards += 1
         forward = self.forward if self.forward is not None and self.forward is log.current else None
         if forward is None:
             # No wrapper was seen: it computes since it last did something else.
@@ -188,7 +181,8 @@ class Autograd:
         log = self.log
         if log.driver:
             return None
-        if log.current is None:
+        current = log.current
+        if current is None:
             if log.evaluates():
                 log.note_evaluation()
                 return None
@@ -196,22 +190,19 @@ class Autograd:
                 return None
             self.begin_forward()
             self.is_sharded = True
-        return self._begin_wait()
+            current = log.current
+        if log.waits_in is current:
+            return None  # a part of one
+        log.waits_in = current
+        return log.clock.now()
 
     def begin_wait_for_member(self, result: Any) -> Mark | None:
         """A wait for another tensor-parallel member begins: under FSDP, whose waits are taken out of computes, it may be for one.
 
         What one member waits for in FSDP the others wait for here, and all computes must be without it.
         """
-        return self._begin_wait() if self.is_sharded and not (self.log.driver or result.completed) else None
-
-    def _begin_wait(self) -> Mark | None:
-        """Begin a wait, unless it is a part of one."""
-        log = self.log
-        if log.waits_in is log.current:
-            return None
-        log.waits_in = log.current
-        return log.clock.now()
+        is_wait = self.is_sharded and self.log.current is not None and not result.completed
+        return self.begin_wait() if is_wait else None
 
     def end_wait(self, start: Mark | None, _result: Any) -> None:
         """The wait is over: it is part of the compute that it began in."""

@@ -27,15 +27,21 @@ class Hooks:
     ----------
     fail : function of an exception
         Told what went wrong in a hook.
+    timed : function of a function, optional
+        Makes one that does the same, and notes what that takes; used while `time` has switched it on.
     """
 
-    def __init__(self, fail: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, fail: Callable[[Exception], None], timed: Callable[[Callable[..., Any]], Callable[..., Any]] = lambda f: f
+    ) -> None:
         self.fail = fail
+        self.timed = timed
         #: True while a compiler reads the code instead of running it: then hooks are not there.
         self.is_compiling: Callable[[], bool] = bool
         #: Tell the compiler not to compile this code, nor (True) what it calls.
         self.keep_out: Callable[[types.CodeType, bool], None] = lambda _code, _all: None
         self._undo: list[Callable[[], None]] = []
+        self._switch_timing: list[Callable[[bool], None]] = []
 
     def around(
         self,
@@ -88,6 +94,16 @@ class Hooks:
                     fail(error)
             return result
 
+        plain = before, after
+
+        def switch_timing(is_on: bool) -> None:  # noqa: FBT001 - as it is called
+            nonlocal before, after
+            before, after = plain
+            if is_on:
+                before, after = self._timed(before), None if after is None else self._timed(after)
+
+        self._switch_timing.append(switch_timing)
+
         def undo() -> None:
             if inspect.getattr_static(owner, name, None) is not outer:
                 return  # other code wrapped this hook; with its switch off it does nothing
@@ -102,6 +118,17 @@ class Hooks:
         self._keep_out(outer, [before, after])
         setattr(owner, name, outer)
         self._undo.append(undo)
+
+    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Have a function say what it takes; the compiler is not to look at it, either."""
+        timed = self.timed(function)
+        self._keep_out(None, [timed])
+        return timed
+
+    def time(self, is_on: bool) -> None:  # noqa: FBT001 - as a switch is called
+        """Have what is called before and after functions say what that takes, or no longer."""
+        for switch_timing in self._switch_timing:
+            switch_timing(is_on)
 
     def _keep_out(self, outer: Callable[..., Any] | None, ours: list[Callable[..., Any] | None]) -> None:
         """Have the compiler compile what is hooked, but nothing of the recorder."""

@@ -37,9 +37,10 @@ def _hook_collections(hooks: Hooks, log: Log) -> None:
         now = time.perf_counter_ns()
         if phase == "start":
             started[0] = now
-        elif started[0] and (now - started[0] >= SHORT_COLLECTION_NS or info["generation"] == FULL_GENERATION):
-            log.evidence(Op.GC, started[0], now)
-            started[0] = 0
+        else:
+            start, started[0] = started[0], 0
+            if start and (now - start >= SHORT_COLLECTION_NS or info["generation"] == FULL_GENERATION):
+                log.evidence(Op.GC, start, now)
 
     callback = hooks.guarded(collecting, log.beside)
 

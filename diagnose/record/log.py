@@ -20,8 +20,8 @@ from diagnose.record.hooks import Switch
 MANY = 1 << 40
 #: No step has so many computes: none of its optimizers is one that a hook sees.
 MAX_COMPUTES = 20_000
-#: Of the waits for input before a step (an evaluation has as many as it has batches) the last are kept.
-MAX_WAITS = 1000
+#: Of the pauses before a step (an evaluation waits for as many batches as it has) the last are kept.
+MAX_PAUSES = 1000
 
 
 @dataclasses.dataclass(slots=True)
@@ -91,14 +91,10 @@ class StepLog:
     evidence: list[tuple[Op, int, int]] = dataclasses.field(default_factory=list)
     #: By microbatch: tokens, sum of squared document lengths (NaN where unknown), document lengths.
     lengths: dict[int, tuple[float, float, list[int] | None]] = dataclasses.field(default_factory=dict)
+    #: How many backwards have begun that autograd ran for no schedule.
+    n_backwards: int = 0
+    #: Collectives within computes that are part of these.
     n_left_out: int = 0
-
-    @property
-    def n_marks(self) -> int:
-        """How many times were taken."""
-        n_waits = sum(len(compute.waits) for compute in self.computes)
-        n_pairs = len(self.computes) + n_waits + 2 * len(self.transfers) + len(self.collectives) + len(self.others)
-        return 2 * n_pairs + self.n_left_out
 
     @property
     def n_microbatches(self) -> int:
@@ -167,7 +163,8 @@ class Log:
         self.saves = self.reads = False
         self.idle_since: Mark | None = None
         self.pending: dict[int, tuple[Any, Transfer | Collective]] = {}
-        self.waiting_input: deque[tuple[int, int]] = deque(maxlen=MAX_WAITS)
+        #: Pauses that belong to the step that comes next: waits for its input, and what stops its first forward.
+        self.ahead: deque[tuple[Op, int, int]] = deque(maxlen=MAX_PAUSES)
         self.thread = threading.get_ident()
         #: How many retries of the allocator there were since it was last asked.
         self.retries: Callable[[], int] = int
@@ -183,8 +180,8 @@ class Log:
             self.idle_since = begun  # else it computes since the last optimizer, unless something else is seen
         self.evaluation = None
         self.backward_depth = self.saving_depth = 0  # what an exception left behind
-        self.step.evidence += [(Op.DATA_LOAD, start, end) for start, end in self.waiting_input]
-        self.waiting_input.clear()
+        self.step.evidence += self.ahead
+        self.ahead.clear()
         self.inside.on = self.beside.on = True
 
     def is_training_thread(self) -> bool:
@@ -303,15 +300,25 @@ class Log:
         return max((compute.microbatch for compute in self.step.computes), default=-1) + 1 if self.step else 0
 
     def evidence(self, op: Op, start_ns: int, end_ns: int) -> None:
-        """Note a pause of the host."""
+        """Note a pause of the host in whatever it did."""
         if self.step is not None:
             self.step.evidence.append((op, start_ns, end_ns))
+        elif self.between.on:
+            self.ahead.append((op, start_ns, end_ns))
+
+    def put_off(self) -> None:
+        """Keep for the next step what has stopped the host since that step computes: nothing else says where its forward began."""
+        if self.step is None or self.idle_since is None:
+            return
+        since_ns = self.clock.host_ns(self.idle_since)
+        self.ahead += [pause for pause in self.step.evidence if pause[1] >= since_ns]
+        self.step.evidence = [pause for pause in self.step.evidence if pause[1] < since_ns]
 
     def pause(self, op: Op, start_ns: int, end_ns: int) -> None:
         """Note what the training did instead of computing; a wait for input before a step is that step's."""
         if op == Op.DATA_LOAD and not self.inside.on:
-            self.waiting_input.append((start_ns, end_ns))
-        else:
-            self.evidence(op, start_ns, end_ns)
+            self.ahead.append((op, start_ns, end_ns))
+        elif self.step is not None:
+            self.step.evidence.append((op, start_ns, end_ns))
         if self.beside.on and self.current is None:
             self.idle_since = self.clock.now()

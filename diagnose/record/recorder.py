@@ -23,6 +23,7 @@ from diagnose.model.optype import BY_NAME, DIRECTIONS, EVIDENCE, NAMES, Op
 from diagnose.record import deepspeed_hooks, megatron_hooks, ray_hooks
 from diagnose.record.clock import Clock
 from diagnose.record.communication import hook_communication
+from diagnose.record.cost import Cost
 from diagnose.record.data_parallel import Autograd, hook_data_parallel
 from diagnose.record.ending import Ending
 from diagnose.record.frameworks import OPERATIONS, hook_operations
@@ -113,7 +114,9 @@ class Recorder:
         self._clock = Clock()
         self._log = Log(self._clock)
         self._retries = Retries()
-        self._hooks = Hooks(self._fail)
+        self._cost = Cost()
+        self._hooks = Hooks(self._fail, self._cost.timed)
+        self._cost.time_hooks = self._hooks.time
         said = {"dp": dp_rank, "stage": stage, "tp": tp_rank, "cp": cp_rank}
         said |= {"dp_size": dp_size, "pp_size": pp_size, "tp_size": tp_size, "cp_size": cp_size}
         self._find_state = functools.partial(find_parallel_state, mesh, said, list(stage_ranks))
@@ -128,7 +131,7 @@ class Recorder:
         self._writer.look = self._look
         #: What hooks a framework, by the module that says that it is used, for those that are not imported yet.
         self._frameworks: dict[str, tuple[Any, ...]] = {}
-        self._steps = Steps(self._log, Sampling(sample), self._progress)
+        self._steps = Steps(self._log, Sampling(sample), self._cost, self._progress)
         self._ending = Ending(self._flush)
         self._planned = PlannedCollections(planned_gc, self._log) if planned_gc is not None else None
         self._guard(self._start, list(stage_ranks))
@@ -386,6 +389,7 @@ class Recorder:
         """Write the file while the job is told to end."""
         if self._log.is_training_thread():
             self._guard(self._steps.hand_over_ended)
+            self._guard(self._progress)
         if self._writer.is_alive():
             self._writer.flush(patience_s)
 
@@ -424,11 +428,14 @@ class Recorder:
         """Call a function of the recorder's own; what it raises ends the recording."""
         if not self._is_on:
             return None
+        began = self._cost.now()
         try:
             return function(*args)
         except Exception as error:  # noqa: BLE001 - the training goes on
             self._fail(error)
             return None
+        finally:
+            self._cost.taken_ns += self._cost.now() - began
 
     def _fail(self, error: Exception) -> None:
         """Stop recording after an error, and say so once."""

@@ -11,6 +11,8 @@ import zlib
 WINDOW_STEPS = 4
 #: So many steps are all recorded first: a short job has no others, and a verdict of a few steps is none.
 DENSE_STEPS = 200
+#: In so many of them, the last, what recording costs is measured.
+MEASURED_STEPS = 40
 #: What recording may add to the time of the job, as a share of it, and by what part of the windows it is cut where it adds more.
 MAX_COST_SHARE = 0.005
 CUT = 4

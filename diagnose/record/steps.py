@@ -4,17 +4,16 @@ Enters: what the loop says of its steps, optimizers as they run, and the work th
 recorded, each whole, in the clock's queue.
 """
 
-import itertools
-import statistics
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
 from diagnose.model.optype import Op
 from diagnose.record.clock import Mark, Window
+from diagnose.record.cost import Cost
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Log, StepLog, merge
-from diagnose.record.sampling import DENSE_STEPS, Sampling
+from diagnose.record.sampling import DENSE_STEPS, MEASURED_STEPS, Sampling
 
 #: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
 MAX_MOMENTS = 100_000
@@ -32,13 +31,16 @@ class Steps:
     log : Log
     sampling : Sampling
         Which steps are recorded, counted from the first that this process saw.
+    cost : Cost
+        Says what recording the first of them costs.
     wake : function
-        Called when a step has been handed over, or a recorded one begins.
+        Called when a run of recorded steps begins, when its first has been handed over, and with each that has events to be seen.
     """
 
-    def __init__(self, log: Log, sampling: Sampling, wake: Callable[[], None]) -> None:
+    def __init__(self, log: Log, sampling: Sampling, cost: Cost, wake: Callable[[], None]) -> None:
         self.log = log
         self.sampling = sampling
+        self.cost = cost
         self.wake = wake
         #: Called with the number of each step that is over, before what was recorded of it is handed over.
         self.on_end: Callable[[int], None] | None = None
@@ -57,9 +59,11 @@ class Steps:
         #: What was recorded of this step: one part for each time that the loop said a step runs.
         self._parts: list[StepLog] = []
         self._n_parts = 0
-        #: Of the first steps: when they began, on the host's counter, and how many times were taken.
-        self._dense: list[tuple[int, int]] = []
         self._window: tuple[int, Window] | None = None
+        #: The step that was asked for last, and its window.
+        self._found: tuple[int, int | None] = (-1, None)
+        #: None of its steps has been handed over yet.
+        self._is_new_window = False
         #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
         self.is_paused = False
         #: How often each optimizer ran in this step, and which the job has.
@@ -142,22 +146,31 @@ class Steps:
         self.log.end_evaluation()
         if self.on_end is not None:
             self.on_end(self.number)
+        if self.log.between.on:
+            self.log.put_off()
         whole = [merge(self._parts)] if self._parts else []
         self.n_done += 1
         self.number += 1
         if self.n_done <= DENSE_STEPS:
-            self._count(whole)
+            self._measure(is_recorded=bool(whole))
         self._hand_over(whole)
 
-    def _count(self, whole: list[StepLog]) -> None:
-        """Count what recording the first steps costs, and record fewer of the others where it is much."""
-        self._dense += [(self.log.clock.host_ns(step.begun), step.n_marks) for step in whole]
-        if self.n_done < DENSE_STEPS or len(self._dense) < 2:
-            return
-        begun, n_marks = zip(*self._dense, strict=True)
-        self._dense.clear()
-        step_ns = statistics.median(after - before for before, after in itertools.pairwise(begun))
-        self.sampling = self.sampling.cut(statistics.median(n_marks) * self.log.clock.mark_ns / max(step_ns, 1.0))
+    def _measure(self, *, is_recorded: bool) -> None:
+        """Measure what recording the last of the first steps costs, and record fewer of the others where it is much."""
+        n_left = DENSE_STEPS - self.n_done
+        if n_left == MEASURED_STEPS:
+            self.cost.start()
+        elif n_left < MEASURED_STEPS:
+            self.cost.end_step(is_recorded=is_recorded)
+        if not n_left:
+            self.sampling = self.sampling.cut(self.cost.stop())
+            self._found = -1, None
+
+    def _find_window(self, step: int) -> int | None:
+        """Say which window a step is recorded in; asked when the one before it ends and again when it begins."""
+        if self._found[0] != step:
+            self._found = step, self.sampling.window(step)
+        return self._found[1]
 
     def hand_over_ended(self) -> None:
         """Hand over the step that has ended, if any, before the next one begins."""
@@ -187,7 +200,8 @@ class Steps:
         self.is_updated = False
         self._runs.clear()
         self._has_new = False
-        if steps:
+        if steps and (self._is_new_window or self.log.clock.is_device):
+            self._is_new_window = False
             self.wake()
 
     def follow_update(self, hooks: Hooks, owner: Any, name: str) -> None:
@@ -212,26 +226,27 @@ class Steps:
         self._n_parts += 1
         log, clock = self.log, self.log.clock
         is_held_up = clock.is_paused or len(clock.moments) > MAX_MOMENTS
-        window = None if is_held_up else self.sampling.window(self.n_done)
+        window = None if is_held_up else self._find_window(self.n_done)
         if self.is_paused and (self._window is None or self._window[0] != window):
             window = None
         if window is None:
             log.inside.on = log.beside.on = False
             log.step = None
-            log.waiting_input.clear()
+            log.ahead.clear()
             return
         if self._window is None or self._window[0] != window:
             self._window = (window, Window())
+            self._is_new_window = True
+            self.wake()
         log.open(number, self._window[1])
         assert log.step is not None
         self._parts.append(log.step)
-        self.wake()
 
     def _look_ahead(self, n_more: int) -> None:
         """Keep looking between steps where the last or the next is recorded."""
-        is_next = self.sampling.window(self.n_done + n_more) is not None
+        is_next = self._find_window(self.n_done + n_more) is not None
         if not is_next:
-            self.log.waiting_input.clear()
+            self.log.ahead.clear()
         self.log.beside.on = is_next or self.log.step is not None
 
     def before_optimizer(self, optimizer: Hashable) -> None:

@@ -5,6 +5,7 @@ alone. Blocks of steps with and without the recorder follow each other in random
 difference is the noise. No time is asserted.
 """
 
+import collections
 import gc
 import random
 import statistics
@@ -19,6 +20,8 @@ N_ROUNDS = 40
 STEPS_IN_BLOCK = 8
 N_MICROBATCHES = 8
 WIDTH = 128
+#: Recorded steps in which hooks are timed, and steps before them.
+N_STEPS, N_WARM = 100, 10
 #: Calls timed at once, and how often: the quickest is what a call takes where nothing else runs.
 N_CALLS, N_REPEATS = 400, 1500
 
@@ -134,6 +137,54 @@ def one_round(step, folder, rng):
             recorder.close()
     gc.enable()
     return found
+
+
+@pytest.mark.parametrize("make", [data_parallel, sharded, pipeline])
+def test_cost_by_hook(make, tmp_path):
+    """Prints what each hook takes where it stands: between computes, which leave nothing of it in the processor's caches."""
+    import torch.distributed as dist
+
+    from diagnose.record import Recorder
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    found, of_steps_us, steps_ms = collections.defaultdict(list), [], []
+    try:
+        step = make()
+        with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+
+            def timed(function):
+                def call(*args, **kwargs):
+                    began = time.perf_counter_ns()
+                    try:
+                        return function(*args, **kwargs)
+                    finally:
+                        took_ns = time.perf_counter_ns() - began
+                        recorder._cost.taken_ns += took_ns
+                        found[function.__qualname__].append(took_ns)
+
+                return call
+
+            for n in range(N_WARM + N_STEPS):
+                if n == N_WARM:
+                    recorder._hooks.timed = timed
+                    recorder._hooks.time(True)
+                before_ns, began = recorder._cost.taken_ns, time.perf_counter()
+                with recorder.step():
+                    step()
+                steps_ms.append(1e3 * (time.perf_counter() - began))
+                of_steps_us.append((recorder._cost.taken_ns - before_ns) / 1e3)
+    finally:
+        dist.destroy_process_group()
+    low, median, high = statistics.quantiles(of_steps_us[N_WARM:], n=4)
+    usual_ms = statistics.median(steps_ms[N_WARM:])
+    print(
+        f"\n{make.__name__}: {median:.0f} us (quartiles {low:.0f} and {high:.0f}) in a recorded step of {usual_ms:.1f} ms"
+    )
+    for name, took_ns in sorted(found.items(), key=lambda item: -sum(item[1])):
+        calls = len(took_ns) / N_STEPS
+        print(f"  {name:60} {calls:6.1f} calls a step, {statistics.median(took_ns) / 1e3:6.1f} us each")
+    assert len(of_steps_us) == N_WARM + N_STEPS and found
 
 
 def test_calls():

@@ -9,7 +9,7 @@ import msgspec.structs
 import numpy as np
 import pytest
 
-from diagnose.judge.alternatives import split_confidence
+from diagnose.judge.alternatives import list_impossible, split_confidence
 from diagnose.judge.caveats import list_caveats
 from diagnose.judge.conditions import check_conditions
 from diagnose.judge.confidence import (
@@ -648,6 +648,17 @@ def test_confidence_is_split_with_what_is_told(
     found, told = split_confidence(rule, features, 0.8)
     assert found == pytest.approx(left)
     assert [(other.cause, other.confidence) for other in told] == [(name, pytest.approx(p)) for name, p in others]
+
+
+def test_what_is_impossible_is_no_alternative() -> None:
+    """What looks like stalls of CUDA's allocator in a job without CUDA is something that nobody knows, beside what else is."""
+    alternatives = tuple(RuleAlternative(name, f"story.{name}", "look") for name in ("unknown", "allocator-stall"))
+    rule = dataclasses.replace(RULES["worker-fault"], alternatives=alternatives)
+    features = {"story.unknown": Feature(0.3), "story.allocator-stall": Feature(0.4), "job.has_cuda": Feature(0.0)}
+    impossible = list_impossible(one.judge(features) for one in RULES.values())
+    assert impossible == {"allocator-stall"}
+    left, told = split_confidence(rule, features, 1.0, impossible)
+    assert (left, [(other.cause, other.confidence) for other in told]) == (pytest.approx(0.3), [("unknown", 0.7)])
 
 
 # ------------------------------------------------------------------------------------------ what is said of it

@@ -15,8 +15,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
 
 from diagnose.record import Recorder  # noqa: E402 - only where there is torch
+from diagnose.record.cost import Cost  # noqa: E402
 from diagnose.record.ending import Ending  # noqa: E402
-from diagnose.record.sampling import DENSE_STEPS  # noqa: E402
+from diagnose.record.sampling import Sampling  # noqa: E402
 from diagnose.trace.load import load_trace  # noqa: E402
 
 JOB = Path(__file__).resolve().parents[1] / "torch_jobs" / "ends.py"
@@ -134,18 +135,33 @@ def test_workers_of_a_loader(tmp_path, method):
     assert files_in(tmp_path) == ["rank-00000.parquet"] and steps_of(tmp_path) == set(range(20))
 
 
-def test_a_hundred_thousand_steps(tmp_path):
+class KnownCost(Cost):
+    """Says what recording costs, however long it takes on this machine."""
+
+    def __init__(self, share):
+        super().__init__()
+        self.share = share
+
+    def stop(self):
+        """Give it."""
+        return self.share
+
+
+@pytest.mark.parametrize(("cost_share", "at_least"), [(0.04, 2_000), (0.08, 600)])
+def test_a_hundred_thousand_steps(tmp_path, cost_share, at_least):
     """A long job of short steps ends as it would; what is kept of it stays small, and reaches from its beginning to its end."""
     weight = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     weight.grad = torch.zeros(2)
     with Recorder(tmp_path) as recorder:
+        recorder._steps.cost = KnownCost(cost_share)
         for _ in range(100_000):
             with recorder.step():
                 optimizer.step()
     steps = steps_of(tmp_path)
-    # How many of such short steps are worth their cost depends on the machine.
-    assert DENSE_STEPS < len(steps) < 12_000 and min(steps) < 100 and max(steps) > 90_000
+    assert at_least < len(steps) < 12_000 and min(steps) < 100 and max(steps) > 99_000
+    sampling = Sampling(0.1).cut(cost_share)
+    assert steps == {step for step in range(100_000) if sampling.window(step) is not None}
 
 
 def test_ranks_with_uneven_steps(tmp_path):

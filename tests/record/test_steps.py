@@ -1,5 +1,6 @@
 """Where steps begin and end, in loops of one process as people write them."""
 
+import gc
 import time
 
 import pyarrow.parquet as pq
@@ -103,6 +104,35 @@ def test_an_optimizer_outside(tmp_path):
                 training.loss(torch.ones(2)).backward()
             training.optimizer.step()
     assert steps_of(tmp_path) == {n: [FORWARD, BACKWARD, OPTIMIZER] for n in range(3)}
+
+
+@pytest.fixture
+def no_collections():
+    """Have the collector run only where it is told to."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_a_collection_before_anything_is_seen(tmp_path):
+    """What stops a forward is of that forward's step, also where only its backward tells that the step has begun."""
+    training = Training()
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for i in range(4):
+            loss = training.loss(torch.ones(2))
+            if i == 2:
+                gc.collect()
+            loss.backward()
+            training.optimizer.step()
+            if i == 2:
+                torch.save([], tmp_path / "saved")
+    (collection,) = rows_of(tmp_path, "gc").itertuples()
+    forward = rows_of(tmp_path, FORWARD).set_index("step").loc[2]
+    assert collection.step == 2
+    assert 0 <= collection.start_ts - forward.start_ts <= forward.duration - collection.duration + 1e-6
+    assert rows_of(tmp_path, "checkpoint").step.tolist() == [2], "a save is of the step before it"
 
 
 def test_following_with_a_loader(tmp_path):
@@ -339,8 +369,13 @@ def test_an_optimizer_that_runs_no_more(tmp_path, monkeypatch):
 def test_recording_that_costs_much(tmp_path):
     """Where times take long to be taken fewer steps are recorded than were asked for, and the metadata say so."""
     training = Training()
+
+    def take_long():
+        time.sleep(2e-4)
+        return time.perf_counter_ns()
+
     with Recorder(tmp_path, sample=0.5) as recorder:
-        recorder._clock.mark_ns = 10**9
+        recorder._clock.now = take_long
         for _ in range(260):
             with recorder.step():
                 training.model(torch.ones(2)).sum().backward()
