@@ -32,6 +32,8 @@ READS_AS = {
     "where a paused process holds up a transfer",
     "network.two_links": "how probable it is that two slow links of a worker are so by themselves, not by its card, where both "
     "are slow alike, at the same times, and no collective through the card says it; 0 where one does, or no card is named",
+    "network.chance_doubt": "how probable it is that slow places, or times, are those of busy hosts by chance: they hold little "
+    "more than half of the lost seconds of the other half; 0 where they hold far more; misleads in jobs of few steps",
     "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
     "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
@@ -50,6 +52,9 @@ THROTTLED_RATIO = 3.0
 PACE_QUANTILE = 0.9
 #: One failure explains two links that are slow alike at the same times; the odds of a second one beside it are not more.
 TWO_LINKS = 0.28
+#: Slow places of real jobs with nothing injected hold up to 0.6 of the lost seconds of the other half, those of faults 0.8 and
+#: more: from a toss-up where the rule begins the doubt falls to none there.
+BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, 0.495
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -90,6 +95,8 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
     few = nothing if links_s + groups_s <= 0 else "too few transfers are slow, or only one place is there, to tell"
     many = nothing if links_s + groups_s <= 0 else "enough transfers are slow to tell whether they repeat"
     found["network.repeats"] = Feature.missing(few) if repeats is None else Feature(repeats)
+    nearness = 0.0 if repeats is None else float(np.clip((NO_CHANCE - repeats) / (NO_CHANCE - BY_CHANCE), 0.0, 1.0))
+    found["network.chance_doubt"] = Feature(CHANCE_DOUBT * nearness)
     everywhere = transfers.slow is not None and transfers.slow.in_time
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing

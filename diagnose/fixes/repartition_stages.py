@@ -214,7 +214,7 @@ def _moves(model: LayerModel, layout: Layout) -> str:
     """Say in words what moves.
 
     >>> import numpy as np
-    >>> model = LayerModel(4, (8, 8, 8, 8), True, np.ones((2, 4)), np.ones(2), ())
+    >>> model = LayerModel(4, (0, 1, 2, 3), (8, 8, 8, 8), True, np.ones((2, 4)), np.ones(2), ())
     >>> _moves(model, (9, 9, 9, 5))
     'move 3 layers: 3 off stage 3; 1 to each of stages 0, 1, 2'
     """

@@ -14,7 +14,7 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.features.network import measure_network
 from diagnose.features.suspects import list_ways
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.transfers import SlowPlaces, Transfers
 from diagnose.whatif.transfers import measure_transfers
 from tests.judge.cases import Measured, measure
@@ -24,8 +24,11 @@ MODES: tuple[specs.P2P, ...] = ("blocking", "asynchronous")
 
 
 @cache
-def job(mode: specs.P2P, *links: int, steps: tuple[int, ...] = ()) -> Measured:
-    """Measure a job some of whose links, by their first stage, are slow on one dp rank, in some steps or all."""
+def job(mode: specs.P2P, *links: int, group: int | None = None, steps: tuple[int, ...] = ()) -> Measured:
+    """Measure a job some of whose links, by their first stage, are slow on one dp rank, in some steps or all.
+
+    `group` is a stage whose collectives are slow, too.
+    """
     spec = JobSpec(pp=4, dp=4, microbatches=8, steps=8, p2p=mode, seed=51)
     inputs = draw_inputs(spec)
     transfer_s = inputs.transfer_s.copy()
@@ -35,6 +38,9 @@ def job(mode: specs.P2P, *links: int, steps: tuple[int, ...] = ()) -> Measured:
         if tasks[0].op in P2P and min(task.stage for task in tasks) in links:
             for member in meeting.members:
                 transfer_s[member, list(when), DP] *= FACTOR
+        if tasks[0].op in DP_COLLECTIVES and tasks[0].stage == group:
+            for member in meeting.members:
+                transfer_s[member, list(when)] *= FACTOR
     inputs = dataclasses.replace(inputs, transfer_s=transfer_s)
     return measure(record(inputs, simulate(inputs)))
 
@@ -75,13 +81,22 @@ def test_one_slow_link(mode: specs.P2P, link: int) -> None:
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_slow_card(mode: specs.P2P, stage: int) -> None:
-    """A worker both of whose links are slow is named, and no link."""
-    found = job(mode, stage - 1, stage)
+    """A worker both of whose links are slow, and the collectives of its stage, is named, and no link."""
+    found = job(mode, stage - 1, stage, group=stage)
     transfers = transfers_of(found)
     features = measure_network(transfers, found.breakdown)
     assert features["network.link_ratio"].value == pytest.approx(FACTOR, rel=0.15)
     assert np.argwhere(slow_in(found).cards).tolist() == [[DP, stage]]
     assert list_ways(slow_in(found)) == []
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_two_slow_links_of_a_worker_whose_collectives_are_quick(mode: specs.P2P, stage: int) -> None:
+    """Collectives go through the same card: where they are as quick as others, the two links are slow by themselves."""
+    slow = slow_in(job(mode, stage - 1, stage))
+    assert not slow.cards.any()
+    assert list_ways(slow) == [(2, stage - 1, DP), (2, stage, DP)]
 
 
 @pytest.mark.parametrize("mode", MODES)
