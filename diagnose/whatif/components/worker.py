@@ -346,7 +346,7 @@ def _find_levels(
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
     usual = np.where(changed, usual_after, usual)
     pace = np.where(changed[..., None] & ~after, 0.0, usual[..., None])
-    on, usual_on = _find_stretches(own, has_peers & ~changed, np.log1p(SLOW_RATIO) * unit)
+    on, usual_on = _find_stretches(own, has_peers & ~changed, np.log1p(SLOW_RATIO) * unit, chance)
     is_on_off = np.asarray(on.any(axis=-1))
     constant, slow = constant | is_on_off, slow | is_on_off
     pace = np.where(is_on_off[..., None], np.where(on, usual_on[..., None], 0.0), pace)
@@ -355,7 +355,7 @@ def _find_levels(
     return np.where(slow[..., None], np.maximum(level, 0.0), 0.0)
 
 
-def _find_stretches(own: Seconds, asked: Bools, least: Seconds) -> tuple[Bools, Seconds]:
+def _find_stretches(own: Seconds, asked: Bools, least: Seconds, chance: Seconds) -> tuple[Bools, Seconds]:
     """Find in which steps each series is behind where it is so in stretches, and its usual level there; none where it is always.
 
     Between them it is no more behind than by `THROUGHOUT_LEVEL` of that; what lasts less than `BEFORE_SHARE` of all is a burst.
@@ -363,7 +363,14 @@ def _find_stretches(own: Seconds, asked: Bools, least: Seconds) -> tuple[Bools, 
     on = upper_stretch(own, apart=STRETCHES_APART) & asked[..., None]
     level = np.nan_to_num(nan_median(np.where(on, own, np.nan), axis=-1))
     off = np.nan_to_num(nan_median(np.where(on, np.nan, own), axis=-1))
-    told = (level > least) & (off < THROUGHOUT_LEVEL * level) & (on.mean(axis=-1) > BEFORE_SHARE)
+    n_on = on.sum(axis=-1)
+    apart = np.median(chance, axis=-1) * np.sqrt(1.0 / np.maximum(n_on, 1) + 1.0 / np.maximum(own.shape[-1] - n_on, 1))
+    told = (
+        (level - off > CHANCE_DEVIATIONS * apart)
+        & (level > least)
+        & (off < THROUGHOUT_LEVEL * level)
+        & (on.mean(axis=-1) > BEFORE_SHARE)
+    )
     return on & told[..., None], level
 
 
