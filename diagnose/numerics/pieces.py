@@ -58,6 +58,8 @@ CLOCK_REACH = 30
 CHANCE = 0.01
 #: A ramp takes at least so many values, else it is a change of level.
 MIN_RAMP = 8
+#: What is off it by so many standard deviations of the noise, and by this part of how values differ, is up and down, and no ramp.
+RAMP_DEVIATIONS, UNEXPLAINED_SHARE = 3.0, 0.5
 #: A flat end, which is one of noise as a rule, belongs to a ramp where it is shorter than this part of it.
 FLAT_SHARE = 0.05
 #: The slope of a short series is sure from so many standard errors on: noise that lasts has them too small.
@@ -281,6 +283,11 @@ class _Bins:
                 continue  # between the two beside it, as on a ramp
             nearest = min(around, key=lambda at: abs(beside[at] - level))
             middle, sign = (level + beside[nearest]) / 2.0, 1.0 if level > beside[nearest] else -1.0
+            if len(around) == 1 and 0 <= (beyond := i + 2 if i == 0 else i - 2) < len(bounds) - 1:
+                there = self.raw[bounds[beyond] : bounds[beyond + 1]]
+                is_longer = len(there) > len(self._beside(self.raw, bounds, i, nearest))
+                if is_longer and sign * (float(np.median(there)) - middle) > 0:
+                    continue  # it goes on behind the one beside it, which is asked itself
             # Single values show short levels, means of neighbours weak ones.
             for size, values in {1: self.raw, self.n_calm: self.calm}.items():
                 outside = np.concatenate([self._beside(values, bounds, i, at) for at in around])
@@ -443,6 +450,11 @@ def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | 
         near = np.arange(-4, 5) * step
         grid = (np.unique(np.clip(a + near, 0, n - 1)), np.unique(np.clip(b + near, 1, n)))
     if found is None:
+        return None
+    of_ramp = np.interp(np.arange(*span) + 0.5, span, found)
+    apart = values[slice(*span)] / of_ramp - 1.0
+    around = values[slice(*span)] / values[slice(*span)].mean() - 1.0
+    if float((apart**2).mean()) > max((RAMP_DEVIATIONS * noise) ** 2, UNEXPLAINED_SHARE * float((around**2).mean())):
         return None
     a = 0 if span[0] < MIN_RAMP else span[0]
     b = n if n - span[1] < max(MIN_RAMP, FLAT_SHARE * n) else span[1]

@@ -134,3 +134,12 @@ def test_a_short_series_that_climbs(n):
     [found] = fit_pieces(np.linspace(0.28, 0.5, n) * noise, least_ratio=1.02)
     assert found.is_ramp and found.first == pytest.approx(0.28, rel=0.03) and found.last == pytest.approx(0.5, rel=0.03)
     assert [piece.is_ramp for piece in fit_pieces(0.4 * noise, least_ratio=1.02)] == [False]
+
+
+def test_a_short_level_that_goes_on_behind_the_next_one_is_kept() -> None:
+    """Four values, six that are half as long again, and forty like the first: the six are a level, and nothing is a ramp."""
+    rng = np.random.default_rng(3)
+    series = np.concatenate([np.full(4, 1.0), np.full(6, 1.6), np.full(40, 1.0)]) * rng.normal(1.0, 2e-3, 50)
+    pieces = fit_pieces(series, least_ratio=1.02)
+    assert [(piece.start, piece.end) for piece in pieces] == [(0, 4), (4, 10), (10, 50)]
+    assert [piece.first for piece in pieces] == [piece.last for piece in pieces]
