@@ -9,6 +9,8 @@ NAMES = (
     *("healthy-d4", "healthy-z22", "noise-p42", "eval-d4", "pause-one-f4", "warm-p22"),
     *(
         "slow-late-d4",
+        "host-off-p42",
+        "ramp-p42",
         "models-d3",
         "worker-zbv",
         "half-p24",

@@ -12,6 +12,7 @@ from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.change_points import Positions, Rise, find_rise
 from diagnose.numerics.robust import (
     MAD_TO_SIGMA,
+    SMOOTHED,
     lower_median,
     nan_median,
     nan_quantile,
@@ -60,6 +61,8 @@ BEFORE_SHARE = 0.25
 MIN_LEVEL_STEPS = 3
 #: Where a worker is slow in stretches its levels are so many standard deviations of its steps apart.
 STRETCHES_APART = 2.0
+#: They leave at most this part of how far its steps are off: a busy processor makes some slow neighbours, too.
+LEFT_SHARE = 2.0 / 3.0
 #: A worker is slow in so many times as many single steps as others are.
 HITS_RATIO = 3.0
 #: With one dp rank a worker's optimizer says that it is the worker and not the stage that is long, if forward, backward and
@@ -346,7 +349,12 @@ def _find_levels(
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
     usual = np.where(changed, usual_after, usual)
     pace = np.where(changed[..., None] & ~after, 0.0, usual[..., None])
-    on, usual_on = _find_stretches(own, has_peers & ~changed, np.log1p(SLOW_RATIO) * unit, chance)
+    on, usual_on = _find_stretches(own, has_peers | changed, np.log1p(SLOW_RATIO) * unit, chance)
+    # It fell behind once and for all, or came back: what is nearer to the steps.
+    came_back = (np.logical_or.accumulate(on, axis=-1) & ~on).sum(axis=-1) >= SMOOTHED
+    misses = _misses(own, np.where(on, usual_on[..., None], 0.0))
+    on &= (misses < LEFT_SHARE * _misses(own, 0.0))[..., None]
+    on &= (~changed | (came_back & (misses < _misses(own, pace))))[..., None]
     is_on_off = np.asarray(on.any(axis=-1))
     constant, slow = constant | is_on_off, slow | is_on_off
     pace = np.where(is_on_off[..., None], np.where(on, usual_on[..., None], 0.0), pace)
@@ -355,22 +363,22 @@ def _find_levels(
     return np.where(slow[..., None], np.maximum(level, 0.0), 0.0)
 
 
+def _misses(own: Seconds, pace: Seconds | float) -> Seconds:
+    """Say how far a pace is from the steps, all in all: one wild step does not count more than another."""
+    return np.asarray(np.abs(own - pace).sum(axis=-1))
+
+
 def _find_stretches(own: Seconds, asked: Bools, least: Seconds, chance: Seconds) -> tuple[Bools, Seconds]:
     """Find in which steps each series is behind where it is so in stretches, and its usual level there; none where it is always.
 
-    Between them it is no more behind than by `THROUGHOUT_LEVEL` of that; what lasts less than `BEFORE_SHARE` of all is a burst.
+    Between them it is no more behind than by `THROUGHOUT_LEVEL` of that.
     """
     on = upper_stretch(own, apart=STRETCHES_APART) & asked[..., None]
     level = np.nan_to_num(nan_median(np.where(on, own, np.nan), axis=-1))
     off = np.nan_to_num(nan_median(np.where(on, np.nan, own), axis=-1))
     n_on = on.sum(axis=-1)
     apart = np.median(chance, axis=-1) * np.sqrt(1.0 / np.maximum(n_on, 1) + 1.0 / np.maximum(own.shape[-1] - n_on, 1))
-    told = (
-        (level - off > CHANCE_DEVIATIONS * apart)
-        & (level > least)
-        & (off < THROUGHOUT_LEVEL * level)
-        & (on.mean(axis=-1) > BEFORE_SHARE)
-    )
+    told = (level - off > CHANCE_DEVIATIONS * apart) & (level > least) & (off < THROUGHOUT_LEVEL * level)
     return on & told[..., None], level
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from diagnose.model.trace import Seconds
-from diagnose.whatif.components.worker import slow_throughout
+from diagnose.model.trace import Bools, Seconds
+from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout
 
 N_MICROBATCHES, N_STEPS, N_DP = 8, 40, 4
 LEVEL = 0.06
@@ -49,3 +49,29 @@ def test_without_peers_the_quickest_are_as_quick_as_usual() -> None:
     """Where all ranks of a stage are late nobody shows what noise does to the quickest."""
     assert is_slow(unsteady(0.0), 0.002, n_slow=N_DP)
     assert not is_slow(paused(0.75), 0.002, n_slow=N_DP)
+
+
+@pytest.mark.parametrize(("first", "end"), [(4, 14), (12, 24), (26, 36)])
+def test_a_worker_is_slow_for_a_while(first: int, end: int) -> None:
+    """What falls behind and comes back is slow between, on busy processors too, and no more than that."""
+    excess = 0.06 * np.random.default_rng(3).standard_normal((2, 4, N_STEPS, 2))
+    excess[:, 2, first:end, 0] += 0.3
+    level, slow = _find(excess)
+    assert np.argwhere(slow).tolist() == [[0, 2]]
+    assert np.flatnonzero(level[:, 2, :, 0].mean(axis=0) > 0.15).tolist() == list(range(first, end))
+
+
+def test_a_few_slow_neighbours_on_a_busy_processor_are_no_level() -> None:
+    """Beside noise that lasts for some steps, here and there, five slow steps of one worker are none of its own."""
+    rng = np.random.default_rng(4)
+    noise = np.repeat(0.12 * rng.standard_normal((4, N_STEPS // 2, 2)), 2, axis=1)
+    noise[2, 10:15, 0] += 0.2
+    _, slow = _find(np.broadcast_to(noise, (2, *noise.shape)).copy())
+    assert not slow.any()
+
+
+def _find(excess: Seconds) -> tuple[Seconds, Bools]:
+    """Find slow workers where microbatches are all alike."""
+    n_stages, n_steps, n_dp = excess.shape[1:]
+    drawn = measure_draws(np.ones((2, N_MICROBATCHES, n_steps, n_dp)))
+    return find_slow_workers(excess, n_stages, np.zeros(n_stages, dtype=bool), drawn)
