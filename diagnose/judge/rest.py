@@ -63,6 +63,8 @@ def describe_unlooked(
 
 def describe_rest(analysis: Analysis, least: float) -> str:
     """Say how much ideal times would give back, where that is more than ordinary variation ever costs."""
+    if (longer := _measure_longest(analysis)) >= max(MOST_NOISE, least):
+        return f"steps longer than usual cost {write_percent(longer)}, and nothing that was looked for accounts for it"
     waste = _measure_waste(analysis)
     if waste < max(MOST_NOISE, least):
         return ""
@@ -85,6 +87,7 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     spread = robust_deviation(steps_s - typical_s) / typical_s
     waste = _measure_waste(analysis)
     parts = 1.0 - gains.clean_s / gains.replayed_s - _measure_planned(analysis)
+    spread = max(spread, _measure_longest(analysis))
     if max(spread, waste, parts) < max(NOISY_SHARE, least):
         return ""
     inside = f" and computes by {write_percent(analysis.breakdown.noise_ratio)}"
@@ -116,6 +119,11 @@ def _measure_waste(analysis: Analysis) -> float:
         return 0.0
     waste = 1.0 - 1.0 / slowdown - _measure_planned(analysis)
     return max(waste if waste < NOISY_SHARE else waste - max(_measure_structure(analysis), 0.0), 0.0)
+
+
+def _measure_longest(analysis: Analysis) -> float:
+    """Say which part of the step time is beyond a usual step, without all that was found."""
+    return 1.0 - float(np.median(analysis.gains.clean_steps_s)) / analysis.gains.clean_s
 
 
 def _measure_planned(analysis: Analysis) -> float:

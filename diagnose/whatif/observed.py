@@ -271,15 +271,21 @@ def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]]
 def _moving_times(
     sample: SampledLanes, start_s: Seconds, events: list[Event], batches: list[tuple[int, ...]]
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Say when each node's event usually moves, and when the last event that its end waits for does."""
+    """Say when each node's event usually moves, and when the last event that its end waits for does.
+
+    One whose rows are missing in some lanes is compared with others as if these were lanes like the rest: a late one moves all.
+    """
     moves: dict[int, float] = {}
+    recorded = ~np.isnan(sample.start_s)
+    lanes_s = np.where(recorded, sample.start_s, 0.0).sum(axis=0) / np.maximum(recorded.sum(axis=0), 1)
     for members in group_by_members(events):
         for part in split_nodes(members, sample.start_s.shape[1] * members.shape[1]):
             starts = sample.start_s[part].max(axis=1)  # NaN where one member is
             moved = starts.mean(axis=1)
             for i in np.flatnonzero(np.isnan(moved)).tolist():
-                there = starts[i][~np.isnan(starts[i])]
-                moved[i] = there.mean() if there.size else np.max(start_s[part[i]])
+                there = ~np.isnan(starts[i])
+                late_s = starts[i][there] - lanes_s[there]
+                moved[i] = late_s.mean() + lanes_s.mean() if there.any() else np.max(start_s[part[i]])
             for of_event, seconds in zip(part.tolist(), moved.tolist(), strict=True):
                 moves.update(dict.fromkeys(of_event, seconds))
     ends = dict(moves)

@@ -479,6 +479,19 @@ def test_ideal_times_give_back_much(slowdown: float, rest: bool, noise: bool) ->
     assert not describe_noise(analysis, (), 0.5)
 
 
+@pytest.mark.parametrize(("longer", "rest", "noise"), [(1.5, False, False), (4.0, False, True), (9.0, True, True)])
+def test_one_step_of_twenty_is_long_for_no_reason(longer: float, rest: bool, noise: bool) -> None:
+    """What nothing accounts for is no health: from a tenth of the step time on noise, from a fifth on nobody can tell."""
+    base = with_gains(job("healthy"), microbatch=(0.0, 0.0))
+    steps_s = np.where(np.arange(20) == 7, longer, 1.0)
+    gains = dataclasses.replace(
+        base.gains, clean_s=steps_s.mean(), clean_steps_s=steps_s, replayed_s=steps_s.mean(), replayed_steps_s=steps_s
+    )
+    what_if = dataclasses.replace(base.what_if, simulated_s=base.what_if.ideal_s)
+    analysis = dataclasses.replace(base, gains=gains, what_if=what_if)
+    assert (bool(describe_rest(analysis, LEAST)), bool(describe_noise(analysis, (), LEAST))) == (rest, noise)
+
+
 @pytest.mark.parametrize(("spread", "noisy"), [(0.08, False), (0.2, True)])
 def test_steps_that_vary_are_noise(spread: float, noisy: bool) -> None:
     """By a tenth of the typical step, half of the steps longer and half of them shorter."""

@@ -241,6 +241,20 @@ def test_a_little_lost_time_without_a_rule_is_ordinary() -> None:
     assert silent(analysis).verdict == "healthy"
 
 
+def test_rows_lost_in_the_one_late_step_do_not_hide_what_it_waited_for() -> None:
+    """Who waits for whom is told by the lanes that recorded both: a step that begins late makes all its others late, too."""
+    spec = JobSpec(pp=8, vpp=4, dp=1, steps=8, seed=5, p2p="asynchronous", gathers=False)
+    late = int(spec.step_numbers()[3])
+    job = make(spec, CheckpointStall(period_steps=100, phase=late % 100, where="before", duration_s=10.0))
+    rows = job.trace
+    here = pc.and_(pc.equal(rows["step"], late), pc.equal(rows["stage"], 2))
+    here = pc.and_(here, pc.equal(rows["optype"].cast(pa.string()), "backward-recv"))
+    lost = np.flatnonzero(here.to_numpy())[:7]
+    (cause,) = diagnose_table(rows.take(np.setdiff1d(np.arange(len(rows)), lost))).causes
+    assert cause.cause == "checkpoint-stall"
+    assert cause.recoverable == pytest.approx(job.truth.faults[0].recoverable, abs=0.01)
+
+
 def test_one_dp_rank_leaves_slow_workers_unchecked() -> None:
     """Without peers nobody can say that a worker is slow: it is not checked, and the reason says why."""
     for faults in ((), (STAGE,)):
