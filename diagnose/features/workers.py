@@ -19,8 +19,8 @@ READS_AS = {
     "steps come and go",
     "worker.layout_doubt": "how probable it is that the slow workers are older machines and no fault: about half of all, alike, "
     "from the first step on; misleads where a rack is half of the job",
-    "worker.loader_doubt": "how probable it is that slow workers wait for input in their forwards: they are of the first stage, "
-    "and slow in forwards of its first chunk alone; misleads where no worker reads data",
+    "worker.loader_doubt": "how probable it is that slow workers wait for input in their forwards: those that cost "
+    "most are of the first stage, and slow in forwards of its first chunk alone; misleads where no worker reads data",
     "worker.host_doubt": "how probable it is that something else stops the processes of slow workers now and then, as collections "
     "do: forwards are far slower than backwards, and these are slow, too; misleads where a fault slows both by different amounts",
     "worker.pause_doubt": "how probable it is that what makes a worker slow in single steps are stalls of its allocator: with one "
@@ -37,6 +37,7 @@ READS_AS = {
 #: A worker is slow in the steps in which it is behind by more than this part of what it is behind at most; the most is a quantile,
 #: as one step may be extreme (both as for any effect in `onset`).
 SLOW_STEP_SHARE = 0.5
+MOST_OF_IT = 0.5
 MOST_QUANTILE = 0.9
 #: Who is slow in none of so many steps at the beginning was not slow before.
 FIRST_STEPS = 2
@@ -136,11 +137,16 @@ def _doubt_layout(breakdown: Breakdown) -> float:
 
 
 def _doubt_loader(breakdown: Breakdown) -> float:
-    """Say how probable it is that slow workers wait for input: a loader inside forwards holds up those of the first chunk alone."""
-    slow, ratio = breakdown.slow_workers, breakdown.worker_ratio.max(axis=2)  # (2, n_virtual, n_dp)
-    elsewhere = np.log(max(float(ratio[1:].max()), float(ratio[0, 1:].max(initial=1.0))))
-    little = max(np.log(SLOW_DIRECTION_RATIO), SLOW_DIRECTION_SHARE * np.log(float(ratio[0, 0].max())))
-    return LOADER_CHANCE if not slow[:, 1:].any() and elsewhere < little else 0.0
+    """Say how probable it is that slow workers wait for input: a loader inside forwards holds up those of the first chunk alone.
+
+    Another slow worker beside them, which costs less, says nothing of them.
+    """
+    longer_s = np.nan_to_num(breakdown.compute_s) * (1.0 - 1.0 / breakdown.worker_ratio[:, :, None])
+    first, ratio = slice(None, None, breakdown.slow_workers.shape[1]), breakdown.worker_ratio.max(axis=(2, 3))
+    elsewhere = max(float(ratio[1:, first].max()), float(ratio[0, first][1:].max(initial=1.0)))
+    little = max(np.log(SLOW_DIRECTION_RATIO), SLOW_DIRECTION_SHARE * np.log(float(ratio[0, 0])))
+    most = float(longer_s[0, 0].sum()) > MOST_OF_IT * float(longer_s.sum())
+    return LOADER_CHANCE if most and np.log(elsewhere) < little else 0.0
 
 
 def _doubt_host(forward: float, backward: float) -> float:

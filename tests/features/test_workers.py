@@ -56,6 +56,13 @@ def test_long_forwards_of_the_first_stage_may_be_its_loader(
     assert (found["worker.loader_doubt"].value > 0) is doubts
 
 
+@pytest.mark.parametrize(("factor", "doubts"), [(1.5, True), (6.0, False)])
+def test_another_slow_worker_says_nothing_of_a_loader_that_costs_more(factor: float, doubts: bool) -> None:
+    """A worker of another stage takes half as long again beside forwards 3 times as long; or is what costs most."""
+    found = measure_workers(slowed({(1, 0): 3.0, (0, 1): factor}, backward=0.0), what_if())
+    assert (found["worker.loader_doubt"].value > 0) is doubts
+
+
 @pytest.mark.parametrize(
     ("backward", "doubt"), [(0.0, 0.0), (0.05, 0.0), (0.1, HOST_CHANCE), (0.2, HOST_CHANCE), (0.5, 0.0)]
 )
