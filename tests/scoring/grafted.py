@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from diagnose.errors import UsageError
 from diagnose.faults.draw_decoys import draw_decoys
+from diagnose.faults.fault import Fault
 from diagnose.faults.generate import draw_causes, draw_kinds, generate, random_faults
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.programme import Launch, Programme, build_programme
@@ -46,6 +47,9 @@ MOST_OFF = 0.06
 @click.option("--cause", "causes", multiple=True, help="With these causes, or kinds (worker-fault/replica), alone.")
 @click.option("--no-evidence", is_flag=True, help="Without evidence rows.")
 @click.option("--no-decoys", is_flag=True, help="With nothing that only looks like a fault.")
+@click.option(
+    "--for-a-while", is_flag=True, help="Faults begin and end within the job; stages are not uneven for a while."
+)
 @click.option("--workers", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write rows and figures there."
@@ -59,6 +63,7 @@ def main(
     causes: tuple[str, ...],
     no_evidence: bool,
     no_decoys: bool,
+    for_a_while: bool,
     workers: int,
     json_path: Path | None,
     worst: int,
@@ -73,6 +78,7 @@ def main(
             causes=causes,
             evidence=not no_evidence,
             decoys=not no_decoys,
+            for_a_while=for_a_while,
         )
         for i in range(jobs)
     ]
@@ -89,7 +95,14 @@ def main(
 
 
 def judge_grafted(
-    recording: Path, seed: int, i: int, *, causes: tuple[str, ...] = (), evidence: bool = True, decoys: bool = True
+    recording: Path,
+    seed: int,
+    i: int,
+    *,
+    causes: tuple[str, ...] = (),
+    evidence: bool = True,
+    decoys: bool = True,
+    for_a_while: bool = False,
 ) -> JudgedJob:
     """Graft faults on a recording, and diagnose the job."""
     row = JudgedJob(f"{recording.stem}-{seed}-{i:05d}")
@@ -105,12 +118,21 @@ def judge_grafted(
             workers_per_host=int(rng.choice([0, 1, 2, 4])),
         )
         faults = random_faults(spec, rng, names) if names else []
+        if for_a_while:
+            faults = [_pass(fault, spec, rng) for fault in faults if fault.cause != "stage-imbalance"]
         drawn = draw_decoys(spec, rng, [fault.cause for fault in faults]) if decoys else []
         job = generate(spec, faults, drawn, healthy=dataclasses.replace(healthy, spec=spec))
         job = dataclasses.replace(job, trace=_like(recording, job.trace))
     except Exception as error:  # noqa: BLE001 - one broken job must not stop the others
         return dataclasses.replace(row, error=what(error))
     return judge_generated(job)
+
+
+def _pass(fault: Fault, spec: JobSpec, rng: np.random.Generator) -> Fault:
+    """Let a fault begin in the first half of a job, and end before the job does: few of those for training do."""
+    onset = int(rng.integers(spec.steps // 8, spec.steps // 2))
+    length = int(rng.integers(max(spec.steps // 6, 5), spec.steps // 2))
+    return dataclasses.replace(fault, onset=onset, recovery=min(onset + length, spec.steps - 3))
 
 
 @functools.cache

@@ -50,3 +50,13 @@ def test_documents_are_found_in_the_noise_of_a_busy_host(name: str) -> None:
             (said,) = [one for one in row.said if one.cause == "sequence-imbalance"]
             assert said.recoverable == pytest.approx(true.recoverable, abs=0.02)
         assert [one.cause for one in row.named() if one.confidence > 0.5] in (["sequence-imbalance"], [])
+
+
+def test_a_replica_that_gets_slower_and_recovers_is_found() -> None:
+    """A ramp over nine steps, on a busy host, and as fast as before after it: its workers are named, and its window."""
+    row = judge_grafted(find("healthy-p42"), 26112604, 129, for_a_while=True)
+    assert not row.error
+    (true,), (said,) = row.truth, row.named()
+    assert (true.kind, said.cause) == ("worker-fault/replica-ramp", "worker-fault")
+    assert set(said.workers) == set(true.workers)
+    assert said.recoverable == pytest.approx(true.recoverable, abs=0.02)
