@@ -126,8 +126,8 @@ def shift_origin(
     first = np.fmin.reduce(np.fmin.reduce(dense.start_s, axis=0), axis=1)
     last = np.fmax.reduce(np.fmax.reduce(dense.end_s, axis=0), axis=1)
     length = float(np.median(last - first))
-    limit, later = max(length, 1e-9), np.diff(first) > 0
-    # Some steps may begin late, or most of them, but on the clock of the job nearly all begin after the one before.
+    limit, later = max(length, 1e-9), np.diff(first) > USUAL_SHARE * (last - first)[:-1]
+    # Some steps may begin late, or most of them, but on the clock of the job nearly all begin about where the one before ends.
     near_s = float(np.median(np.abs(first))), float(np.min(np.abs(first))) / ORIGIN_SHARE
     some_late = bool(later.size) and later.mean() < LATER_SHARE and min(near_s) <= limit
     if float(np.max(np.abs(first))) <= limit or some_late:

@@ -58,6 +58,14 @@ def test_most_steps_begin_later_than_they_last() -> None:
     assert np.sort(begins)[-3:] == pytest.approx(2.0 * length_s, rel=0.2)
 
 
+def test_steps_that_begin_later_and_later_are_no_clock_of_the_job() -> None:
+    """Waits that grow a little from step to step are waits: on the clock of the job a step begins where the one before ends."""
+    length_s = float((JOB.start_ts + JOB.duration).groupby(JOB.step).max().median())
+    waits_s = dict(zip(sorted(JOB.step.unique()), np.array([0.05, 1.3, 0.0, 0.1, 0.2]) * length_s, strict=True))
+    found = load(JOB.assign(start_ts=JOB.start_ts + JOB.step.map(waits_s)))
+    assert found.step_origin_s is None
+
+
 def test_what_is_recorded_before_the_first_operation() -> None:
     """A wait for input that fills the time before says why steps begin late: nothing is told."""
     length_s = float((JOB.start_ts + JOB.duration).median())
