@@ -258,12 +258,22 @@ def _reorder(analysis: Analysis, known: Known, one: Rebalanced, order: Order) ->
 
 
 def _price(analysis: Analysis, known: Known, one: Rebalanced) -> Rebalanced:
-    """Replay a job with other costs of its microbatches: each keeps what varies besides.
+    """Replay a job with other costs of its microbatches: no work is lost on the way.
 
-    Steps that were left out become faster as a whole by as much as those that were packed: their work is scaled until the replay
-    says so.
+    A whole microbatch takes along what it took. Documents that meet others take what they cost, and all of them together what they
+    took: where costs explain little the long ones would else be moved to where work costs less. Steps that were left out become
+    faster as a whole by as much as those that were packed: their work is scaled until the replay says so.
     """
-    factor = np.where(known.there, one.cost / np.maximum(known.cost, 1e-12), 1.0)[:, None]
+    took = implied_cost(analysis.breakdown)
+    if one.source is not None:
+        factor = np.stack([take_dealt(of, one.source) for of in took]) / took
+    else:
+        factor = one.cost / np.maximum(known.cost, 1e-12)
+        moved = known.there if one.packed is None else known.there & one.packed.known
+        before, after, found = (of[:, moved].sum(axis=1) for of in (known.cost, one.cost, took * factor))
+        kept = took[:, moved].sum(axis=1) * after / np.maximum(before, 1e-12)
+        factor = np.where(moved, factor * (kept / np.maximum(found, 1e-12))[:, None, None, None], factor)
+    factor = np.where(known.there, factor, 1.0)[:, None]
     step_s = analysis.price([Work(factor)])
     left = None if one.packed is None or not one.packed.left.any() else one.packed.left
     if left is not None:
@@ -276,5 +286,5 @@ def _price(analysis: Analysis, known: Known, one: Rebalanced) -> Rebalanced:
             step_s = analysis.price([Work(factor)])
             reached = float(step_s[left].sum() / before_s[left].sum())
             scale *= wanted / max(reached, 1e-12)
-    cost = known.cost * factor[:, 0]
+    cost = one.cost if one.source is not None else known.cost * factor[:, 0]
     return dataclasses.replace(one, cost=cost, work=Work(factor), step_s=float(step_s.mean()))

@@ -16,6 +16,7 @@ from diagnose.whatif.components.expert import _deviations_above_zero, _find_grou
 from diagnose.whatif.components.input_delay import _come_together
 from diagnose.whatif.components.malloc_pause import _as_long_as_backwards, _find_subset, _grow, _is_apart
 from diagnose.whatif.components.microbatch import (
+    Microbatches,
     MicrobatchPart,
     _compare_stages,
     _halve,
@@ -282,8 +283,11 @@ def test_microbatches_take_the_mean_of_their_step() -> None:
         4.0,
         12.0,
     ]
+    # Half of the logarithm is ordinary: of 9 and 1 they keep 3 to 1, and the 10 in all.
     half = part(MicrobatchPart, components(microbatch_ratio=ratio**2, microbatch_ordinary=0.5))
-    assert half.ease_work(np.array([[6.0]]), (0, 0, 0), slice(0, 1), lanes=True)[0, 0] == pytest.approx(4.0)
+    assert [
+        half.ease_work(np.array([[work]]), (0, 0, m), slice(0, 1), lanes=True)[0, 0] for m, work in ((0, 9.0), (1, 1.0))
+    ] == pytest.approx([7.5, 2.5])
     compute_s = components().compute_s.copy()
     compute_s[:, :, 1, :, 1] = NAN
     fewer = part(MicrobatchPart, components(microbatch_ratio=ratio, compute_s=compute_s))
@@ -291,6 +295,15 @@ def test_microbatches_take_the_mean_of_their_step() -> None:
         6.0 * 7.0 / 9.0
     )
     assert not part(MicrobatchPart, components()).is_present()
+
+
+def test_ordinary_variation_has_no_long_tail() -> None:
+    """A microbatch 50 times as long as others is so by its documents, whatever part of the others' differences is ordinary."""
+    logs = np.random.default_rng(2).normal(0.0, 0.1, (2, 8, N_STEPS, 2))
+    logs[:, 0, 0, 0] = np.log(50.0)
+    uneven = Microbatches(np.exp(logs), np.full(2, 0.5)).uneven()
+    assert uneven[0, 0, 0, 0] > 40.0
+    np.testing.assert_allclose(uneven[:, 1, 0], np.exp(0.5 * logs[:, 1, 0]))
 
 
 def of_halves(forward: Seconds, backward: Seconds) -> Seconds:
