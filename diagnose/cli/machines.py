@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from diagnose.cli.options import EXIT_STRAGGLING, Options, format_option, look_options, output_option, quiet_option
-from diagnose.cli.output import is_terminal, open_output
+from diagnose.cli.output import is_terminal
 from diagnose.cli.progress import StageDisplay
 from diagnose.errors import UsageError
 
@@ -83,8 +83,7 @@ def machines_command(  # noqa: PLR0913 - one argument an option
         progress("comparing machines")
         found = find_machines(telemetry, minutes=minutes, until_s=until_s, roles=layout)
     look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
-    with open_output(output) as write:
-        write(look.render(page, found))
+    look.write(page, found)
     return EXIT_STRAGGLING if gate.trips(found) else 0
 
 
