@@ -12,12 +12,13 @@ import json
 import os
 import re
 import stat
+import tempfile
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -363,40 +364,26 @@ def _write_files(
         # Backslashes and colons are letters here and folders elsewhere.
         inside = re.sub(r"[\\:\0-\x1f\x7f-\x9f]", "_", inside.encode("utf-8", "replace").decode())
         inside = _give_free(inside, taken)
-        with _Spool() as spool:
+        with tempfile.TemporaryFile() as spool:  # what turns out to be damaged leaves nothing in the zip
             try:
                 of_text = clean_about if file.kind == "metadata" else clean
-                rewrite(file.path, spool.file, of_text, clean_about, only_known=names is not None)
+                rewrite(file.path, spool, of_text, clean_about, only_known=names is not None)
             except _DAMAGED as error:
                 left_out.append(LeftOut(file.inside, _describe(error)))
                 continue
-            written.append((inside, file.kind, *spool.copy_to(archive, inside)))
+            written.append((inside, file.kind, *_copy(spool, archive, inside)))
     return written
 
 
-class _Spool:
-    """A file of its own for what is being cleaned: what turns out to be damaged leaves nothing in the zip."""
-
-    def __init__(self) -> None:
-        import tempfile
-
-        self.file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by its context
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.file.close()
-
-    def copy_to(self, archive: zipfile.ZipFile, inside: str) -> tuple[int, str]:
-        """Put the file into a zip; how many bytes it has, and their digest."""
-        n_bytes, digest = self.file.seek(0, io.SEEK_END), hashlib.sha256()
-        self.file.seek(0)
-        with archive.open(_entry(inside), "w", force_zip64=n_bytes >= 1 << 31) as packed:
-            while chunk := self.file.read(1 << 20):
-                digest.update(chunk)
-                packed.write(chunk)
-        return n_bytes, digest.hexdigest()
+def _copy(spool: IO[bytes], archive: zipfile.ZipFile, inside: str) -> tuple[int, str]:
+    """Put a file into a zip; how many bytes it has, and their digest."""
+    n_bytes, digest = spool.seek(0, io.SEEK_END), hashlib.sha256()
+    spool.seek(0)
+    with archive.open(_entry(inside), "w", force_zip64=n_bytes >= 1 << 31) as packed:
+        while chunk := spool.read(1 << 20):
+            digest.update(chunk)
+            packed.write(chunk)
+    return n_bytes, digest.hexdigest()
 
 
 def _entry(inside: str) -> zipfile.ZipInfo:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -57,7 +57,7 @@ def read_hosts(file: Path) -> list[str]:
         return sorted({host for host in _unique(trace, "host") if host})
 
 
-def rewrite(file: Path, target: BinaryIO, clean: Clean, clean_about: Clean, *, only_known: bool) -> None:
+def rewrite(file: Path, target: IO[bytes], clean: Clean, clean_about: Clean, *, only_known: bool) -> None:
     """Write a file with its text cleaned; `clean_about` cleans the metadata in a trace, too.
 
     Of a trace only the columns of the format are kept where `only_known`. A file without anything to clean is copied byte for byte.
@@ -94,7 +94,7 @@ def _cut(text: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
-def _rewrite_gzip(file: Path, target: BinaryIO, clean: Clean) -> None:
+def _rewrite_gzip(file: Path, target: IO[bytes], clean: Clean) -> None:
     """Unpack, clean and pack a text again; where nothing changed its packed bytes stay, too."""
     is_changed = False
     with tempfile.TemporaryFile() as beside:
@@ -108,7 +108,7 @@ def _rewrite_gzip(file: Path, target: BinaryIO, clean: Clean) -> None:
                 packed.write(new)
         beside.seek(0)
         with file.open("rb") as raw:
-            shutil.copyfileobj(cast("BinaryIO", beside) if is_changed else raw, target, BLOCK_BYTES)
+            shutil.copyfileobj(beside if is_changed else raw, target, BLOCK_BYTES)
 
 
 def _list_opcodes(content: bytes) -> list[tuple[str, Any, int, int]]:
@@ -171,7 +171,7 @@ def _read_parquet_texts(file: Path) -> Iterator[bytes]:
                 yield from (value.encode() for value in sorted(_unique(trace, field.name)))
 
 
-def _rewrite_parquet(file: Path, target: BinaryIO, clean: Clean, clean_about: Clean, *, only_known: bool) -> None:
+def _rewrite_parquet(file: Path, target: IO[bytes], clean: Clean, clean_about: Clean, *, only_known: bool) -> None:
     """Clean the strings and the metadata of a trace, a group of rows at a time."""
     with pq.ParquetFile(file) as trace:
         schema = trace.schema_arrow

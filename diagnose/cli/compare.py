@@ -46,12 +46,7 @@ def compare_command(before: str, after: str, job: str | None, fail_on: str | Non
             sides.append(find_diagnoses(request))
     found = compare_jobs(*sides, job=job)
     with open_output(options.output) as write:
-        if options.output_format == "json":
-            write(page.render_json(found) + "\n")
-        elif options.output_format == "markdown":
-            write(page.render_markdown(found))
-        else:
-            write(page.render(found, width=options.columns, color=options.color))
+        write(page.render_markdown(found) if options.output_format == "markdown" else options.render(page, found))
     is_worse = found.trend == "slower"
     came = any(change.change in ("came", "grew") for change in found.changes)
     return EXIT_WORSE if (fail_on == "worse" and is_worse) or (fail_on == "came" and came) else 0

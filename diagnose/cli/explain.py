@@ -10,7 +10,6 @@ import click
 from diagnose.cli.completion import complete_causes
 from diagnose.cli.inputs import check_jobs, open_job
 from diagnose.cli.options import Options, format_option, look_options, output_option, reading_options
-from diagnose.cli.output import open_output
 
 
 @click.command("explain")
@@ -32,6 +31,5 @@ def explain_command(job: str, cause: str, **given: Any) -> int:
     check_jobs((job,), options)
     with open_job(job, options) as request:
         explanation = explain_job(request, cause)
-    with open_output(options.output) as write:
-        write(options.render(explain, explanation))
+    options.write(explain, explanation)
     return 0

@@ -58,20 +58,20 @@ def parse_gate(asked: Sequence[str]) -> Gate | None:
         elif word == _UNKNOWN:
             gate = dataclasses.replace(gate, unknown=True, named=set(asked) != {_UNKNOWN})
         elif word != _STRAGGLING:
-            gate = dataclasses.replace(gate, sure=max(gate.sure, _read_confidence(word)))
+            wanted = (_STRAGGLING, *reversed(list_severities()), _UNKNOWN)
+            gate = dataclasses.replace(gate, sure=max(gate.sure, read_confidence(word, wanted)))
     return gate if asked else None
 
 
-def _read_confidence(word: str) -> float:
-    """Read a confidence; refuse all other words."""
+def read_confidence(word: str, words: Sequence[str]) -> float:
+    """Read a confidence; refuse all else, and say which words would have done."""
     try:
         sure = float(word)
     except ValueError:
         sure = math.nan
-    if 0.0 <= sure <= 1.0:
-        return sure
-    wanted = ", ".join((_STRAGGLING, *reversed(list_severities()), _UNKNOWN))
-    raise UsageError(f"--fail-on: {word!r} is not one of {wanted}, nor a confidence from 0 to 1")
+    if not 0.0 <= sure <= 1.0:
+        raise UsageError(f"--fail-on: {word!r} is not one of {', '.join(words)}, nor a confidence from 0 to 1")
+    return sure
 
 
 fail_on_option = click.option(

@@ -11,7 +11,7 @@ import click
 from diagnose.cli.completion import complete_causes
 from diagnose.cli.drawings import check_folder_of
 from diagnose.cli.options import Options, format_option, look_options, output_option, store_option
-from diagnose.cli.output import open_output, print_message
+from diagnose.cli.output import print_message
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
@@ -87,8 +87,7 @@ def fleet_command(  # noqa: PLR0913 - one argument an option
         if site is not None:
             _write_site(opened, found, site, draw)
     look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
-    with open_output(output) as write:
-        write(look.render(page, found, limit=limit))
+    look.write(page, found, limit=limit)
     return 0
 
 

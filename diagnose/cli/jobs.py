@@ -33,6 +33,8 @@ from diagnose.cli.output import open_output, print_error, print_internal_error
 from diagnose.errors import DiagnoseError, MetadataError, RuleError, asked_to_end
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from diagnose.model.diagnosis import Diagnosis
     from diagnose.report.overview import JobInBrief
 
@@ -85,10 +87,9 @@ def jobs_command(jobs: tuple[str, ...], fail_on: tuple[str, ...], **given: Any) 
     gate = parse_gate(fail_on)
     names = _call_jobs(jobs)
     failures: list[int] = []
-    summary = _Summary(options, len(jobs))
-    is_tripped, n_written = False, 0
-    frame = _frame_of(options)
+    is_tripped = False
     with open_output(options.output) as write:
+        reports = _Reports(write, options, len(jobs))
         for job in jobs:
             try:
                 diagnosis = _diagnose_one(job, options)
@@ -102,25 +103,17 @@ def jobs_command(jobs: tuple[str, ...], fail_on: tuple[str, ...], **given: Any) 
                     raise
                 print_error(str(error))
                 failures.append(error.exit_code)
-                summary.add_failed(job)
-                report = _render_error(job, str(error), options)
+                reports.add_failed(job, str(error))
             except Exception as error:
                 if asked_to_end(error):
                     raise
                 print_internal_error(error, job)
                 failures.append(EXIT_INTERNAL)
-                summary.add_failed(job)
-                report = _render_error(job, f"internal error: {type(error).__name__}", options)
+                reports.add_failed(job, f"internal error: {type(error).__name__}")
             else:
                 is_tripped = is_tripped or (gate is not None and gate.trips(diagnosis))
-                summary.add(diagnosis)
-            if report:
-                write((frame.between if n_written else frame.before) + report)
-                n_written += 1
-        if n_written:
-            write(frame.after)
-        if table := summary.render():
-            write((frame.between if n_written else "") + table)
+                reports.add(diagnosis, report)
+        reports.end()
     return _exit_code(len(jobs), failures, is_tripped=is_tripped)
 
 
@@ -193,71 +186,71 @@ def _render(diagnosis: "Diagnosis", job: str, options: Options) -> str:
     return terminal.render(diagnosis, width=options.columns, color=options.color, thorough=thorough, links=links)
 
 
-def _render_error(job: str, message: str, options: Options) -> str:
-    """Write a job that could not be diagnosed, in the format that has a place for it; empty in all others."""
-    if options.output_format != "junit":
-        return ""
-    from diagnose.report import junit
+class _Reports:
+    """The reports of all jobs as one document, written as they come; pages of several jobs end with a table of them."""
 
-    return junit.render_error(job, message)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Frame:
-    """What stands before the first report of a run, between two, and after the last."""
-
-    before: str = ""
-    between: str = ""
-    after: str = ""
-
-
-def _frame_of(options: Options) -> _Frame:
-    """Give what makes one document of several reports."""
-    match options.output_format:
-        case "json":
-            return _Frame()
-        case "markdown":
-            from diagnose.report import markdown
-
-            return _Frame(between=markdown.BETWEEN)
-        case "junit":
-            from diagnose.report import junit
-
-            return _Frame(before=junit.BEFORE, after=junit.AFTER)
-    return _Frame(between="\n" + "─" * options.columns + "\n\n")
-
-
-class _Summary:
-    """The table that the pages of several jobs end with; nothing for one job, and for programs."""
-
-    def __init__(self, options: Options, n_jobs: int) -> None:
+    def __init__(self, write: "Callable[[str], object]", options: Options, n_jobs: int) -> None:
+        self._write = write
         self._options = options
-        self._is_wanted = n_jobs > 1 and options.output_format in ("terminal", "markdown")
+        self._n_written = 0
+        #: What stands before the first report, between two, and after the last.
+        self._before, self._between, self._after = _list_joints(options)
+        self._has_table = n_jobs > 1 and options.output_format in ("terminal", "markdown")
         self._jobs: list[JobInBrief] = []
 
-    def add(self, diagnosis: "Diagnosis") -> None:
-        """Add a job."""
-        if self._is_wanted:
+    def add(self, diagnosis: "Diagnosis", report: str) -> None:
+        """Write the report of a job."""
+        if self._has_table:
             from diagnose.report.overview import sum_up
 
             self._jobs.append(sum_up(diagnosis))
+        self._put(report)
 
-    def add_failed(self, job: str) -> None:
-        """Add a job that could not be diagnosed."""
-        if self._is_wanted:
+    def add_failed(self, job: str, message: str) -> None:
+        """Take note of a job that could not be diagnosed; only a document for gates has a place for why."""
+        if self._has_table:
             from diagnose.report.overview import fail
 
             self._jobs.append(fail(job))
+        if self._options.output_format == "junit":
+            from diagnose.report import junit
 
-    def render(self) -> str:
-        """Write the table in the format of the pages."""
-        if not self._is_wanted:
-            return ""
+            self._put(junit.render_error(job, message))
+
+    def end(self) -> None:
+        """Write what comes after the last."""
+        if self._n_written:
+            self._write(self._after)
+        if not self._has_table:
+            return
         from diagnose.report import overview
 
-        if self._options.output_format == "markdown":
-            return overview.render_markdown(self._jobs)
-        return overview.render(self._jobs, width=self._options.columns, color=self._options.color)
+        options = self._options
+        if options.output_format == "markdown":
+            self._put(overview.render_markdown(self._jobs))
+        else:
+            self._put(overview.render(self._jobs, width=options.columns, color=options.color))
+
+    def _put(self, report: str) -> None:
+        """Write a part of the document."""
+        self._write((self._between if self._n_written else self._before) + report)
+        self._n_written += 1
+
+
+def _list_joints(options: Options) -> tuple[str, str, str]:
+    """Give what makes one document of several reports: what stands before the first, between two, and after the last."""
+    match options.output_format:
+        case "json":
+            return "", "", ""
+        case "markdown":
+            from diagnose.report import markdown
+
+            return "", markdown.BETWEEN, ""
+        case "junit":
+            from diagnose.report import junit
+
+            return junit.BEFORE, "", junit.AFTER
+    return "", "\n" + "─" * options.columns + "\n\n", ""
 
 
 def _exit_code(n_jobs: int, failures: list[int], *, is_tripped: bool) -> int:

@@ -3,18 +3,17 @@
 Enters: a file, a folder or the address of a Prometheus server. Leaves: a page or one JSON object, and an exit code for gates.
 """
 
-import dataclasses
-import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from diagnose.cli.fail_on import read_confidence
 from diagnose.cli.options import EXIT_STRAGGLING, Options, format_option, look_options, output_option, quiet_option
-from diagnose.cli.output import is_terminal, open_output
+from diagnose.cli.output import is_terminal
 from diagnose.cli.progress import StageDisplay
 from diagnose.errors import UsageError
 
@@ -73,7 +72,7 @@ def machines_command(  # noqa: PLR0913 - one argument an option
     from diagnose.report import machines as page
     from diagnose.telemetry.read import read_telemetry
 
-    gate = _read_gate(fail_on)
+    trips = _read_gate(fail_on)
     until_s = None if at is None else _read_time(at)
     layout = None if roles is None else _read_roles(roles)
     end_s = time.time() if until_s is None and "://" in source else until_s
@@ -83,40 +82,21 @@ def machines_command(  # noqa: PLR0913 - one argument an option
         progress("comparing machines")
         found = find_machines(telemetry, minutes=minutes, until_s=until_s, roles=layout)
     look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
-    with open_output(output) as write:
-        write(look.render(page, found))
-    return EXIT_STRAGGLING if gate.trips(found) else 0
+    look.write(page, found)
+    return EXIT_STRAGGLING if trips(found) else 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Gate:
-    """What ends with exit code 1: a machine at least so surely faulty, or that nobody can tell; `sure` above 1: none does."""
+def _read_gate(asked: Sequence[str]) -> "Callable[[MachinesDocument], bool]":
+    """Read all `--fail-on` of a command line; give what says whether an answer ends with exit code 1."""
+    words = ("faulty", "cannot-tell")
+    sures = [0.0 if word == "faulty" else read_confidence(word, words) for word in asked if word != "cannot-tell"]
 
-    sure: float = math.inf
-    cannot_tell: bool = False
-
-    def trips(self, found: "MachinesDocument") -> bool:
-        """Say whether an answer does."""
+    def trips(found: "MachinesDocument") -> bool:
         if found.verdict == "cannot-tell":
-            return self.cannot_tell
-        return any(machine.confidence >= self.sure for machine in found.machines)
+            return "cannot-tell" in asked
+        return any(machine.confidence >= sure for machine in found.machines for sure in sures)
 
-
-def _read_gate(asked: Sequence[str]) -> _Gate:
-    """Read all `--fail-on` of a command line."""
-    gate = _Gate()
-    for word in asked:
-        if word == "cannot-tell":
-            gate = dataclasses.replace(gate, cannot_tell=True)
-            continue
-        try:
-            sure = 0.0 if word == "faulty" else float(word)
-        except ValueError:
-            sure = math.nan
-        if not 0.0 <= sure <= 1.0:
-            raise UsageError(f"--fail-on: {word!r} is not one of faulty, cannot-tell, nor a confidence from 0 to 1")
-        gate = dataclasses.replace(gate, sure=min(gate.sure, sure))
-    return gate
+    return trips
 
 
 def _read_time(text: str) -> float:

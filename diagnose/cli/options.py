@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from diagnose._version import __version__
-from diagnose.cli.output import is_terminal
+from diagnose.cli.output import is_terminal, open_output
 from diagnose.errors import UsageError
 from diagnose.model.request import MIN_SPEEDUP
 
@@ -90,6 +90,11 @@ class Options:
             return f"{page.render_json(found, **more)}\n"
         return str(page.render(found, width=self.columns, color=self.color, **more))
 
+    def write(self, page: Any, found: object, **more: object) -> None:
+        """Write what a command found where it is asked for, as `render` does."""
+        with open_output(self.output) as write:
+            write(self.render(page, found, **more))
+
 
 def parse_numbers(option: str, text: str | None) -> "Ints | None":
     """Read an option that lists steps or ranks."""
@@ -111,7 +116,7 @@ def format_option(*formats: str, meaning: str) -> Callable[[_Command], _Command]
     )
 
 
-def _together(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
+def together(*options: Callable[[Any], Any]) -> Callable[[_Command], _Command]:
     """Make one decorator of several options; the help shows them in this order."""
 
     def decorate(command: _Command) -> _Command:
@@ -143,35 +148,6 @@ def _check_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
 meta_option = click.option(
     "--meta", metavar="FILE", type=click.Path(path_type=Path), help="YAML file with metadata of the job."
 )
-steps_option = click.option("--steps", metavar="STEPS", help="Analyse only these steps: 16-40,80.")
-unit_option = click.option(
-    "--unit",
-    type=click.Choice(("s", "ms", "us", "ns", "it/s", "tokens/s", "samples/s")),
-    help="What the times of a trace, or the --column of a table, are in  [default: what metadata or names say, else s]",
-)
-column_option = click.option(
-    "--column", metavar="NAME", help="Column of a table of steps (CSV, JSON Lines) that tells their time or rate."
-)
-memory_option = click.option(
-    "--memory",
-    metavar="SIZE",
-    help="Memory that a job may take, such as 4G; of a larger one some steps are analysed  [default: 60% of the machine]",
-)
-own_rules_option = click.option(
-    "--rules",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Rules of your own; one replaces the built-in rule of its id.",
-)
-min_speedup_option = click.option(
-    "--min-speedup",
-    metavar="FLOAT",
-    type=click.FloatRange(min=1.0),
-    callback=_check_min_speedup,
-    default=MIN_SPEEDUP,
-    show_default=True,
-    help="Report a cause when removing it makes the job at least so many times faster.",
-)
 log_option = click.option(
     "--log",
     metavar="FILE",
@@ -184,29 +160,6 @@ telemetry_option = click.option(
     help="What the machines measured (Prometheus, dcgm-exporter, nvidia-smi): a file, a folder, or a server to ask. Says why a "
     "suspect is slow, or that its counters are like everyone's. A server's bearer token is in DIAGNOSE_TELEMETRY_TOKEN, or in a "
     "file named by DIAGNOSE_TELEMETRY_TOKEN_FILE.",
-)
-perfetto_option = click.option(
-    "--perfetto", metavar="FILE", type=click.Path(), help="Draw some steps as timelines for ui.perfetto.dev: .json.gz."
-)
-perfetto_steps_option = click.option(
-    "--perfetto-steps", metavar="STEPS", help="Draw these steps: 40,41; the worst and a typical one if left out."
-)
-perfetto_dp_option = click.option(
-    "--perfetto-dp", metavar="RANKS", help="Draw these dp ranks: 0,3; culprits and a sound peer if left out."
-)
-perfetto_mb_option = click.option(
-    "--perfetto-mb",
-    metavar="MB",
-    type=click.FloatRange(min=0.0, min_open=True),
-    default=PERFETTO_MB,
-    show_default=True,
-    help="Draw no more than a file of this size holds.",
-)
-no_color_option = click.option(
-    "--no-color", is_flag=True, help="No colours; so does the environment variable NO_COLOR."
-)
-width_option = click.option(
-    "--width", metavar="N", type=click.IntRange(MIN_WIDTH, MAX_WIDTH), help="Columns of the report."
 )
 version_option = click.version_option(__version__, prog_name="diagnose", message="%(prog)s %(version)s")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress.")
@@ -229,10 +182,67 @@ store_option = click.option(
 )
 
 #: What every command that judges jobs takes.
-judging_options = _together(own_rules_option, min_speedup_option)
+judging_options = together(
+    click.option(
+        "--rules",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help="Rules of your own; one replaces the built-in rule of its id.",
+    ),
+    click.option(
+        "--min-speedup",
+        metavar="FLOAT",
+        type=click.FloatRange(min=1.0),
+        callback=_check_min_speedup,
+        default=MIN_SPEEDUP,
+        show_default=True,
+        help="Report a cause when removing it makes the job at least so many times faster.",
+    ),
+)
 #: What every command that reads one trace at a time takes.
-reading_options = _together(meta_option, steps_option, unit_option, column_option, memory_option, judging_options)
+reading_options = together(
+    meta_option,
+    click.option("--steps", metavar="STEPS", help="Analyse only these steps: 16-40,80."),
+    click.option(
+        "--unit",
+        type=click.Choice(("s", "ms", "us", "ns", "it/s", "tokens/s", "samples/s")),
+        help="What the times of a trace, or the --column of a table, are in  [default: what metadata or names say, else s]",
+    ),
+    click.option(
+        "--column", metavar="NAME", help="Column of a table of steps (CSV, JSON Lines) that tells their time or rate."
+    ),
+    click.option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory that a job may take, such as 4G; of a larger one some steps are analysed  [default: 60% of the machine]",
+    ),
+    judging_options,
+)
 #: What every command that draws timelines takes.
-perfetto_options = _together(perfetto_option, perfetto_steps_option, perfetto_dp_option, perfetto_mb_option)
+perfetto_options = together(
+    click.option(
+        "--perfetto",
+        metavar="FILE",
+        type=click.Path(),
+        help="Draw some steps as timelines for ui.perfetto.dev: .json.gz.",
+    ),
+    click.option(
+        "--perfetto-steps", metavar="STEPS", help="Draw these steps: 40,41; the worst and a typical one if left out."
+    ),
+    click.option(
+        "--perfetto-dp", metavar="RANKS", help="Draw these dp ranks: 0,3; culprits and a sound peer if left out."
+    ),
+    click.option(
+        "--perfetto-mb",
+        metavar="MB",
+        type=click.FloatRange(min=0.0, min_open=True),
+        default=PERFETTO_MB,
+        show_default=True,
+        help="Draw no more than a file of this size holds.",
+    ),
+)
 #: What every command that shows a page takes.
-look_options = _together(no_color_option, width_option)
+look_options = together(
+    click.option("--no-color", is_flag=True, help="No colours; so does the environment variable NO_COLOR."),
+    click.option("--width", metavar="N", type=click.IntRange(MIN_WIDTH, MAX_WIDTH), help="Columns of the report."),
+)

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from diagnose.cli.options import Options, format_option, look_options, output_option
-from diagnose.cli.output import open_output
 from diagnose.errors import UsageError
 
 
@@ -131,6 +130,5 @@ def pack_command(  # noqa: PLR0913 - one argument an option
     plan = PackingSetup(window=window or WINDOW, cost=PUBLISHED_COST if cost is None else Cost(*cost), **asked)
     look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
     comparison = compare_packers(read_lengths(lengths, column=column).lengths, plan)
-    with open_output(output) as write:
-        write(look.render(page, comparison, name=str(lengths)))
+    look.write(page, comparison, name=str(lengths))
     return 0

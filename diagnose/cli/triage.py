@@ -21,7 +21,7 @@ from diagnose.cli.options import (
     store_option,
     telemetry_option,
 )
-from diagnose.cli.output import is_terminal, open_output
+from diagnose.cli.output import is_terminal
 from diagnose.cli.progress import TriageDisplay
 
 
@@ -78,6 +78,5 @@ def triage_command(
     with TriageDisplay(shown=not quiet and is_terminal(sys.stderr)) as progress:
         run = triage(request, watch=progress)
     look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
-    with open_output(output) as write:
-        write(look.render(page, run))
+    look.write(page, run)
     return EXIT_BATCH if run.n_failed else 0

@@ -5,57 +5,51 @@ Enters: options. Leaves: views, each opened before anything is diagnosed, or a r
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from diagnose.cli.drawings import check_folder_of
+from diagnose.cli.options import together
 from diagnose.cli.output import print_message
 from diagnose.errors import UsageError
 
 if TYPE_CHECKING:
     from diagnose.watch.views import View
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 #: Where `--serve` listens where nobody says anything else. The range of exporters of Prometheus is full; nobody claims this one.
 PORT, HOST = 8731, "127.0.0.1"
 #: The options of views, as click calls them.
 VIEW_OPTIONS = ("html", "serve", "serve_address", "gauges")
 
 
-def view_options(command: _Command) -> _Command:
-    """Add the options of all views."""
-    for option in reversed(
-        (
-            click.option(
-                "--html",
-                metavar="FILE|DIR",
-                type=click.Path(path_type=Path),
-                help="Keep a page there: FILE.html of one job, or a folder with an index and a page a job.",
-            ),
-            click.option(
-                "--serve",
-                metavar="[PORT]",
-                is_flag=False,
-                flag_value=str(PORT),
-                help=f"Give pages, /metrics and watch.json on this machine alone  [PORT: {PORT}; 0: any that is free]",
-            ),
-            click.option(
-                "--serve-address", metavar="ADDRESS", help=f"Listen there instead of {HOST}; others can read it then."
-            ),
-            click.option(
-                "--prometheus-textfile",
-                "gauges",
-                metavar="FILE",
-                type=click.Path(dir_okay=False, path_type=Path),
-                help="Keep gauges there for node_exporter's textfile collector.",
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+#: The options of all views.
+view_options = together(
+    click.option(
+        "--html",
+        metavar="FILE|DIR",
+        type=click.Path(path_type=Path),
+        help="Keep a page there: FILE.html of one job, or a folder with an index and a page a job.",
+    ),
+    click.option(
+        "--serve",
+        metavar="[PORT]",
+        is_flag=False,
+        flag_value=str(PORT),
+        help=f"Give pages, /metrics and watch.json on this machine alone  [PORT: {PORT}; 0: any that is free]",
+    ),
+    click.option(
+        "--serve-address", metavar="ADDRESS", help=f"Listen there instead of {HOST}; others can read it then."
+    ),
+    click.option(
+        "--prometheus-textfile",
+        "gauges",
+        metavar="FILE",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="Keep gauges there for node_exporter's textfile collector.",
+    ),
+)
 
 
 def can_draw() -> bool:

@@ -19,7 +19,6 @@ from diagnose.cli.options import (
     perfetto_options,
     reading_options,
 )
-from diagnose.cli.output import open_output
 from diagnose.errors import UsageError
 
 
@@ -64,6 +63,5 @@ def what_if_command(job: str, fixes: tuple[str, ...], scales: tuple[str, ...], *
         found, data = price_job(request, HandFixes(fixes, scales))
     if options.perfetto is not None:
         write_perfetto(data, options.perfetto, options, fixed="the fixes given by hand")
-    with open_output(options.output) as write:
-        write(options.render(what_if, found))
+    options.write(what_if, found)
     return EXIT_REFUSED if all(one.fix is None for one in found.asked) else 0

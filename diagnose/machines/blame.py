@@ -10,11 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from diagnose.machines.deviate import Deviation
-from diagnose.machines.events import Event
+from diagnose.machines.deviate import Deviation, Direction
 from diagnose.machines.grid import Grid
 from diagnose.machines.job import Course, Slowing
-from diagnose.machines.rules import MachineRule, Wanted
+from diagnose.machines.rules import Evidence, MachineRule, Wanted
 from diagnose.model.machines import JobState
 
 #: Deviations of one machine count together: the root of the sum of their squares, one a family of metrics. From so many standard
@@ -62,25 +61,6 @@ LATER_BY_S, FEWER, LONG_S = 3.0, 0.2, 5.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Evidence:
-    """One deviation or event, in the words of rules; `score` is 0 of events.
-
-    `devices` are all that show it; none where all of the machine do.
-    """
-
-    host: int
-    metric: str
-    device: str
-    change: str
-    since_s: float
-    value: float
-    peers: float
-    score: float
-    effect: float
-    devices: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Suspect:
     """A machine that a rule blames: for some of what it shows at that time."""
 
@@ -106,14 +86,14 @@ class Blame:
 def blame(
     grid: Grid,
     deviations: Sequence[Deviation],
-    events: Sequence[Event],
+    events: Sequence[Evidence],
     course: Course,
     slowing: Slowing | None,
     rules: Sequence[MachineRule],
 ) -> Blame:
     """Find the machines at fault."""
     evidence: dict[int, list[Evidence]] = defaultdict(list)
-    for one in (*_from_events(events), *_from_deviations(grid, deviations)):
+    for one in (*events, *_from_deviations(grid, deviations)):
         evidence[one.host].append(one)
     state: JobState = "slowed" if course.state == "running" and slowing is not None else course.state
     since_s = {"stopped": grid.time_of(course.stopped), "ended": grid.time_of(course.stopped)}.get(state)
@@ -140,25 +120,9 @@ def blame(
     return Blame(tuple(suspects), tuple(affected), 0, rest)
 
 
-def _from_events(events: Iterable[Event]) -> Iterable[Evidence]:
-    for one in events:
-        yield Evidence(
-            host=one.host,
-            metric=one.metric.name,
-            device=one.device,
-            change=one.change,
-            since_s=one.since_s,
-            value=one.value,
-            peers=one.peers,
-            score=0.0,
-            effect=one.value,
-            devices=(one.device,) if one.device else (),
-        )
-
-
 def _from_deviations(grid: Grid, deviations: Iterable[Deviation]) -> Iterable[Evidence]:
     """Turn deviations into evidence; of several devices of a machine the one that is furthest out stands for all."""
-    groups: dict[tuple[int, str, str], list[Deviation]] = defaultdict(list)
+    groups: dict[tuple[int, str, Direction], list[Deviation]] = defaultdict(list)
     for one in deviations:
         groups[one.host, one.metric.name, one.direction].append(one)
     for (host, metric, direction), group in groups.items():
@@ -206,7 +170,9 @@ def _ask_rules(
         if not telling and not enough:
             continue
         helping = [one for one in timely if any(_fits(one, wanted) for wanted in rule.helps)]
-        signs = sorted({*telling, *shown, *helping}, key=lambda one: (one.score > 0, -one.score, one.metric))
+        signs = sorted(
+            dict.fromkeys([*telling, *shown, *helping]), key=lambda one: (one.score > 0, -one.score, one.metric)
+        )
         first_s = min(one.since_s for one in (telling or [one for one in shown if one.score >= ALONE]))
         suspect = Suspect(host, rule, tuple(signs), tuple(timely), bool(telling), strength, first_s)
         if best is None or (suspect.telling, suspect.strength) > (best.telling, best.strength):

@@ -1,9 +1,8 @@
 """What happens to a machine at one moment: a code, a counter of errors that moves, a link that is slower, silence.
 
-Enters: a `Grid`. Leaves: `Event`s.
+Enters: a `Grid`. Leaves: `Evidence`.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,8 +10,8 @@ import numpy as np
 
 from diagnose.machines.deviate import SCALES
 from diagnose.machines.grid import Grid
-from diagnose.machines.rules import Change
-from diagnose.model.telemetry import METRICS, Metric, Series
+from diagnose.machines.rules import Change, Evidence
+from diagnose.model.telemetry import Series
 
 #: A machine is silent when nothing came for so many seconds, and so many intervals.
 SILENT_S, SILENT_INTERVALS = 60.0, 3.0
@@ -20,22 +19,9 @@ SILENT_S, SILENT_INTERVALS = 60.0, 3.0
 FASTER: Final = 10.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Event:
-    """Something that one device of one machine shows since a moment; `value` is the code, the growth or the new level."""
-
-    host: int
-    metric: Metric
-    device: str
-    change: Change
-    since_s: float
-    value: float
-    peers: float
-
-
-def list_events(grid: Grid) -> list[Event]:
+def list_events(grid: Grid) -> list[Evidence]:
     """List all events, in the order of machines."""
-    found: list[Event] = []
+    found: list[Evidence] = []
     number = {host: i for i, host in enumerate(grid.hosts)}
     for name, series in grid.series.items():
         if name in SCALES or name.endswith("_temperature_c"):
@@ -43,10 +29,10 @@ def list_events(grid: Grid) -> list[Event]:
         moving = [one for one in series if len(one.values) > 1 and one.values.min() != one.values.max()]
         if moving:
             found += _list_moves(series, moving, number)
-    return sorted([*found, *_list_silent(grid, number)], key=lambda one: (one.host, one.metric.name, one.device))
+    return sorted([*found, *_list_silent(grid, number)], key=lambda one: (one.host, one.metric, one.device))
 
 
-def _list_moves(series: list[Series], moving: list[Series], number: dict[str, int]) -> Iterable[Event]:
+def _list_moves(series: list[Series], moving: list[Series], number: dict[str, int]) -> Iterable[Evidence]:
     """List what moved in metrics that stand still on sound machines."""
     metric = series[0].metric
     if metric.kind == "counter":
@@ -55,7 +41,7 @@ def _list_moves(series: list[Series], moving: list[Series], number: dict[str, in
         for one, grown in zip(series, growth.tolist(), strict=True):
             if grown > FASTER * usual and grown > 0:
                 first = int(np.flatnonzero(np.diff(one.values))[0]) + 1
-                yield Event(number[one.host], metric, one.device, "grows", float(one.times[first]), grown, usual)
+                yield _happened(number, one, "grows", float(one.times[first]), grown, usual)
         return
     for one in moving:
         start, last = float(one.values[0]), float(one.values[-1])
@@ -63,7 +49,15 @@ def _list_moves(series: list[Series], moving: list[Series], number: dict[str, in
             continue
         at = int(np.flatnonzero(one.values != last)[-1]) + 1
         change: Change = "becomes" if metric.kind == "code" else "falls" if last < start else "rises"
-        yield Event(number[one.host], metric, one.device, change, float(one.times[at]), last, start)
+        yield _happened(number, one, change, float(one.times[at]), last, start)
+
+
+def _happened(
+    number: dict[str, int], one: Series, change: Change, since_s: float, value: float = np.nan, before: float = np.nan
+) -> Evidence:
+    """Say what happened to a device of a machine."""
+    devices = (one.device,) if one.device else ()
+    return Evidence(number[one.host], one.metric.name, one.device, change, since_s, value, before, devices=devices)
 
 
 def _growth(one: Series) -> float:
@@ -71,13 +65,13 @@ def _growth(one: Series) -> float:
     return float(np.maximum(np.diff(one.values), 0.0).sum())
 
 
-def _list_silent(grid: Grid, number: dict[str, int]) -> Iterable[Event]:
+def _list_silent(grid: Grid, number: dict[str, int]) -> Iterable[Evidence]:
     """List machines, and cards of machines, that were heard of no more."""
     enough_s = max(SILENT_S, SILENT_INTERVALS * grid.interval_s)
     silent = grid.to_s - grid.last_s > enough_s
     for host in np.flatnonzero(silent).tolist():
-        yield Event(host, METRICS["cpu_used"], "", "ends", float(grid.last_s[host]), np.nan, np.nan)
+        yield Evidence(host, "cpu_used", "", "ends", float(grid.last_s[host]), np.nan, np.nan)
     for one in grid.series.get("gpu_utilization", ()):
         host = number[one.host]
         if not silent[host] and grid.last_s[host] - one.times[-1] > enough_s:
-            yield Event(host, one.metric, one.device, "ends", float(one.times[-1]), np.nan, np.nan)
+            yield _happened(number, one, "ends", float(one.times[-1]))

@@ -15,13 +15,13 @@ import numpy as np
 
 from diagnose._version import __version__
 from diagnose.errors import TraceError
-from diagnose.machines.blame import ALONE, SURE, Blame, Evidence, Suspect, blame
+from diagnose.machines.blame import ALONE, SURE, Blame, Suspect, blame
 from diagnose.machines.deviate import list_deviations, list_standing
 from diagnose.machines.events import list_events
 from diagnose.machines.grid import Grid, make_grid
 from diagnose.machines.job import WORK, Course, Slowing, find_slowing, follow_job
 from diagnose.machines.roles import find_roles
-from diagnose.machines.rules import read_machine_rules
+from diagnose.machines.rules import Evidence, read_machine_rules
 from diagnose.machines.strangers import find_strangers
 from diagnose.model.diagnosis_document import MadeBy
 from diagnose.model.machines import SCHEMA, FaultyMachine, JobCourse, MachinesDocument, MachinesVerdict, Sign

@@ -34,6 +34,26 @@ class Wanted:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Evidence:
+    """Something that a machine shows since a moment, in the words of rules: what happened to it, or how it differs from its peers.
+
+    `value` is the code, the growth or the new level; `score` counts standard deviations, and is 0 of what happened; `effect` is the
+    difference in parts of the usual level, or in decades. `devices` are all that show it; none where all of the machine do.
+    """
+
+    host: int
+    metric: str
+    device: str
+    change: Change
+    since_s: float
+    value: float
+    peers: float
+    score: float = 0.0
+    effect: float = 0.0
+    devices: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class MachineRule:
     """One kind of fault.
 

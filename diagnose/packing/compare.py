@@ -119,7 +119,8 @@ def compare_packers(lengths: Ints, plan: PackingSetup) -> Comparison:
     UsageError
         The plan makes no sense, or the documents do not fill one global batch.
     """
-    _check(plan)
+    if not 1 <= plan.memory_ratio <= MAX_MEMORY_RATIO:
+        raise UsageError(f"memory for {plan.memory_ratio:g} windows a microbatch; expected 1 to 1000")
     stream = cut_stream(lengths, plan.n_bins, window=plan.window, n_batches=plan.n_batches)
     if stream.n_batches == 0:
         raise UsageError(
@@ -145,18 +146,6 @@ def compare_packers(lengths: Ints, plan: PackingSetup) -> Comparison:
         _run(stream, plan, "balanced", pack_balanced, plan.max_tokens),
     ]
     return Comparison(plan, stream, int((np.asarray(lengths) > plan.window).sum()), tuple(rows))
-
-
-def _check(plan: PackingSetup) -> None:
-    """Refuse a plan that makes no sense."""
-    if plan.window < 1 or plan.n_bins < 1:
-        raise UsageError(
-            f"{plan.n_bins} microbatches of {plan.window} tokens make no batch; expected at least 1 of each"
-        )
-    if not 1 <= plan.memory_ratio <= MAX_MEMORY_RATIO:
-        raise UsageError(f"memory for {plan.memory_ratio:g} windows a microbatch; expected 1 to 1000")
-    if plan.n_batches is not None and plan.n_batches < 1:
-        raise UsageError(f"{plan.n_batches} batches; expected 1 or more")
 
 
 def _run(

@@ -18,7 +18,7 @@ import numpy as np
 
 from diagnose.errors import UsageError
 from diagnose.model.trace import Bools, Seconds
-from diagnose.packing.greedy import check_together, deal_batches, order_documents
+from diagnose.packing.greedy import deal_batches, order_documents
 from diagnose.packing.plan import Bins, Documents, Packing
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def pack_exact(docs: Documents, *, limit_s: float, together: int = 1) -> Packing
     docs : Documents
         `max_tokens` is the window.
     limit_s : float
-        Seconds for each problem. Where a limit ends a search the result depends on the machine: `Packing.depends_on_time`.
+        Seconds for each problem. Where a limit ends a search the result depends on the machine.
     together : int
         Global batches that are read and packed as one problem.
 
@@ -66,7 +66,6 @@ def pack_exact(docs: Documents, *, limit_s: float, together: int = 1) -> Packing
     -----
     Our reading of the *solver* in the published table. The solver is HiGHS through scipy, on one thread and without random choices.
     """
-    check_together(together)
     if not limit_s > 0:
         raise UsageError(f"a limit of {limit_s:g} seconds leaves no time to solve anything; expected more than 0")
     waiting: list[int] = []
@@ -81,7 +80,7 @@ def pack_exact(docs: Documents, *, limit_s: float, together: int = 1) -> Packing
             n_windows, n_proven = n_windows + 1, n_proven + is_proven
         waiting = best.waiting
         deal_batches(docs, best.bins, best.placed, start)
-    return docs.packing(lookahead=together - 1, n_windows=n_windows, n_proven=n_proven)
+    return docs.packing(n_windows=n_windows, n_proven=n_proven)
 
 
 class _Filled(NamedTuple):

@@ -6,7 +6,6 @@ Enters: documents. Leaves: a `Packing`.
 import dataclasses
 from collections.abc import Sequence
 
-from diagnose.errors import UsageError
 from diagnose.packing.plan import Bins, Documents, Packing
 
 #: Documents up to this part of a microbatch are short: small enough to fill gaps.
@@ -36,11 +35,10 @@ def pack_greedy(docs: Documents, *, together: int = 1) -> Packing:
     by cost the published figures come out within 0.04; keeping the order in which the microbatches were opened gives the same,
     as the longest documents open them.
     """
-    check_together(together)
     packer = GreedyPacker(together)
     for start, arriving in docs.arriving(together):
         packer.form(docs, start, arriving)
-    return docs.packing(lookahead=together - 1)
+    return docs.packing()
 
 
 @dataclasses.dataclass(slots=True)
@@ -57,12 +55,6 @@ class GreedyPacker:
         ordered = order_documents(docs, self.waiting, arriving, batch, self.together)
         placed, self.waiting = bins.fill(docs, ordered)
         deal_batches(docs, bins, placed, batch)
-
-
-def check_together(together: int) -> None:
-    """Refuse a number of batches that cannot be packed as one."""
-    if together < 1:
-        raise UsageError(f"{together} batches packed as one make no sense; expected 1 or more")
 
 
 def order_documents(

@@ -7,13 +7,10 @@ import dataclasses
 
 import numpy as np
 
-from diagnose.errors import UsageError
 from diagnose.model.trace import Ints
 
 #: The window of the published table.
 WINDOW = 131_072
-#: Global batches a file may make; beyond it the packers would take hours.
-_MAX_BATCHES = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,26 +46,14 @@ def cut_stream(lengths: Ints, n_microbatches: int, *, window: int, n_batches: in
         A document that crosses a window is two or more documents from here on: its parts do not attend to each other. Each global
         batch holds exactly `n_microbatches * window` tokens.
 
-    Raises
-    ------
-    UsageError
-        A number is below 1, or there are too many tokens.
-
     >>> cut_stream(np.array([3, 9, 4]), 2, window=4).lengths.tolist()
     [3, 1, 4, 4, 4]
     """
-    if n_microbatches < 1 or window < 1:
-        raise UsageError(f"{n_microbatches} microbatches of {window} tokens make no batch; expected at least 1 of each")
-    lengths = np.asarray(lengths, dtype=np.int64)
-    if len(lengths) and lengths.min() < 1:
-        raise UsageError(f"a document of {lengths.min()} tokens makes no sense; expected lengths of 1 or more")
-    ends = np.cumsum(lengths)
+    ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
     total = int(ends[-1]) if len(ends) else 0
     per_batch = n_microbatches * window
     whole = total // per_batch
     n_batches = whole if n_batches is None else min(n_batches, whole)
-    if n_batches > _MAX_BATCHES:
-        raise UsageError(f"{n_batches:,} batches are more than {_MAX_BATCHES:,}; ask for fewer with --batches")
     used = n_batches * per_batch
     edges = np.unique(np.concatenate([[0], ends[ends < used], np.arange(0, used + 1, window)]))
     return Stream(np.diff(edges), edges[:-1] // per_batch, n_batches, total - used)

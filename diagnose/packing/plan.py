@@ -34,17 +34,9 @@ class Packing:
     #: Global batches, and microbatches in each (all data-parallel ranks together).
     n_batches: int
     n_microbatches: int
-    #: Batches that are read ahead before one is formed: a document may be trained so many batches before the one in
-    #: which it arrives.
-    lookahead: int = 0
     #: Of an exact packer: problems solved, and how many of them to a proven optimum. None where nothing is proven.
     n_windows: int | None = None
     n_proven: int | None = None
-
-    @property
-    def depends_on_time(self) -> bool:
-        """True where a time limit ended a search: another machine may find another packing."""
-        return self.n_windows is not None and self.n_proven != self.n_windows
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,7 +69,7 @@ class Documents:
         for doc, bin_ in placed.items():
             self.batch[doc], self.microbatch[doc] = batch, bin_
 
-    def packing(self, *, lookahead: int = 0, n_windows: int | None = None, n_proven: int | None = None) -> Packing:
+    def packing(self, *, n_windows: int | None = None, n_proven: int | None = None) -> Packing:
         """Give what has been placed as a packing."""
         for array in (self.batch, self.microbatch):
             array.setflags(write=False)
@@ -88,7 +80,6 @@ class Documents:
             self.microbatch,
             self.n_batches,
             self.n_microbatches,
-            lookahead,
             n_windows,
             n_proven,
         )

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from diagnose.errors import UsageError
 from diagnose.model.trace import Ints, Seconds
 from diagnose.packing.cost import Cost
 from diagnose.packing.greedy import order_documents
@@ -24,16 +23,7 @@ def deal_ranks(packing: Packing, cost: Cost, n_ranks: int) -> Packing:
     Packing
         Microbatches `r * m .. r * m + m - 1` are those of rank r, m of them, dearest first. The dearest microbatch goes first,
         each to the cheapest rank that lacks one.
-
-    Raises
-    ------
-    UsageError
-        The microbatches cannot be shared out evenly.
     """
-    if n_ranks < 1 or packing.n_microbatches % n_ranks:
-        raise UsageError(
-            f"{packing.n_microbatches} microbatches cannot be dealt evenly to {n_ranks} ranks; expected a multiple"
-        )
     costs, _ = sum_microbatches(packing, cost)
     place = np.array([deal_microbatches(row, n_ranks) for row in costs.tolist()], dtype=np.int64).reshape(costs.shape)
     placed = packing.batch >= 0

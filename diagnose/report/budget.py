@@ -6,15 +6,14 @@ Enters: a `Diagnosis` with a budget, or the budget of a fleet. Leaves: sections 
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.budget import UNEXPLAINED, Budget, HostWait, Lever
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.fleet_document import FleetBudget
 from diagnose.report import facts, words
-from diagnose.report.charts import draw_bar
-from diagnose.report.escape import escape, name, prose
+from diagnose.report.charts import draw_shares
+from diagnose.report.escape import name, prose
 from diagnose.report.layout import draw_marked
 
 #: What the parts of a budget are called.
@@ -35,8 +34,6 @@ PART_NAMES = {
 LOST_UNEXPLAINED = "lost, unexplained"
 TITLE = "Where the step goes"
 LEVERS_TITLE = "What else would make it faster"
-_BAR_WIDTH = 44
-_LEAST_BAR = 8
 
 
 def list_parts(measured: Mapping[str, float], lost: Mapping[str, float]) -> list[tuple[str, float, bool]]:
@@ -108,20 +105,13 @@ def _draw_parts(budget: Budget, width: int) -> RenderableType:
     return Group(*lines)
 
 
-def _draw_bars(parts: Sequence[tuple[str, float, bool]], width: int) -> Table:
+def _draw_bars(parts: Sequence[tuple[str, float, bool]], width: int) -> RenderableType:
     """Draw a bar for each part."""
-    parts = [(escape(part), share, lost) for part, share, lost in parts]
-    names = min(max((len(part) for part, _, _ in parts), default=0), width - 12 - _LEAST_BAR)
-    bar = max(_LEAST_BAR, min(_BAR_WIDTH, width - names - 12))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(width=names)
-    table.add_column(justify="right", width=5)
-    table.add_column(width=bar, no_wrap=True)
-    for part, share, lost in parts:
-        said = words.percent(share).replace("under ", "<")
-        style = "red" if lost and part != LOST_UNEXPLAINED else "dim" if lost else ""
-        table.add_row(part, said, Text(draw_bar(share, bar), style=style))
-    return table
+    styled = [
+        (part, share, "red" if lost and part != LOST_UNEXPLAINED else "dim" if lost else "")
+        for part, share, lost in parts
+    ]
+    return draw_shares(width, styled)[0]
 
 
 def _draw_lever(lever: Lever, *, thorough: bool) -> RenderableType:

@@ -5,12 +5,15 @@ Enters: arrays of slowdowns (ratios) and shares (0..1). Leaves: text, one entry 
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
+from rich.table import Table
 from rich.text import Text
 
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.report.words import ratio
+from diagnose.report.escape import escape
+from diagnose.report.words import percent, ratio
 
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -24,6 +27,9 @@ _CULPRIT_STYLE = "bold red"
 ALIKE_RATIO = 1.01
 #: A slowdown below this never looks hot: jobs straggle from 1.1 on (arXiv 2505.05713, section 4).
 HOT_SLOWDOWN = 1.1
+#: Columns of the bar of a share: at most, and at least.
+_BAR_WIDTH = 44
+_LEAST_BAR = 8
 #: Rows of a heat map at most.
 _MAX_ROWS = 32
 #: Columns that a cell with its number in it takes: mark, four digits, a blank.
@@ -41,6 +47,24 @@ def draw_bar(share: float, width: int) -> str:
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     full, rest = divmod(eighths, 8)
     return "█" * full + (_EIGHTHS[rest] if rest else "")
+
+
+def draw_shares(width: int, *groups: Sequence[tuple[str, float, str]]) -> list[Table]:
+    """Draw a bar for each part: its name, its share of 1 and the style of its bar; the columns of all groups are as wide."""
+    longest = max((len(escape(part)) for group in groups for part, _, _ in group), default=0)
+    names = min(longest, width - 12 - _LEAST_BAR)
+    bar_width = max(_LEAST_BAR, min(_BAR_WIDTH, width - names - 12))
+    tables = []
+    for group in groups:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(width=names)
+        table.add_column(justify="right", width=5)
+        table.add_column(width=bar_width, no_wrap=True)
+        for part, share, style in group:
+            said = percent(share).replace("under ", "<")
+            table.add_row(escape(part), said, Text(draw_bar(share, bar_width), style=style))
+        tables.append(table)
+    return tables
 
 
 def draw_sparkline(values: Seconds, width: int) -> str:

@@ -57,7 +57,7 @@ def render(fleet: Fleet, *, width: int, color: bool, limit: int | None = None) -
     def write(console: Console) -> None:
         console.print(Text(describe_worst(fleet), style="bold red" if fleet.totals.hours_wasted else "bold"))
         console.print()
-        console.print(draw_facts([(label, Text(text)) for label, text in list_facts(fleet)]))
+        console.print(draw_facts(list_facts(fleet)))
         sections = list(_sections(fleet, limit or N_JOBS, width))
         if sections:
             console.print()

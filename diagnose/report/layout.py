@@ -4,7 +4,7 @@ Enters: sections. Leaves: text that reads at any width from 40 columns, with or 
 """
 
 import io
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -74,7 +74,7 @@ def make_grid(*columns: str, gap: int = 2) -> Table:
     return table
 
 
-def draw_facts(rows: Sequence[tuple[str, RenderableType]]) -> Table:
+def draw_facts(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     """Lay out labels and what belongs to them in two columns."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)

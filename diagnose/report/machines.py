@@ -45,7 +45,7 @@ def describe_machines(found: MachinesDocument) -> str:
 def _sections(found: MachinesDocument) -> Iterator[tuple[str, RenderableType]]:
     """Give the sections in the order of the page: title and body."""
     yield "", Text(describe_machines(found), style=_STYLES[found.verdict])
-    yield "", draw_facts([(label, Text(text)) for label, text in _list_facts(found)])
+    yield "", draw_facts(_list_facts(found))
     for machine in found.machines:
         yield f"{name(machine.host)}: {prose(machine.title)}", _draw_machine(machine)
     if found.affected:

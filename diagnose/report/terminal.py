@@ -19,7 +19,7 @@ from diagnose.model.explanation import RuleCheck
 from diagnose.model.training_log import LogFacts
 from diagnose.report import facts, words
 from diagnose.report.budget import draw_budget
-from diagnose.report.charts import CULPRIT, are_alike, draw_bar, draw_heat_map, draw_sparkline, scale_of
+from diagnose.report.charts import CULPRIT, are_alike, draw_heat_map, draw_shares, draw_sparkline, scale_of
 from diagnose.report.conditions import draw_conditions, format_number
 from diagnose.report.escape import escape, name, prose
 from diagnose.report.layout import (
@@ -32,9 +32,6 @@ from diagnose.report.layout import (
 )
 from diagnose.report.styles import SEVERITY_STYLES, VERDICT_STYLES
 
-#: Columns of the bar of a ledger: at most, and at least.
-_BAR_WIDTH = 44
-_LEAST_BAR = 8
 #: Facts of a cause that stand before what to do.
 _PLACE = {"Where", "When"}
 #: The two components of a ledger and its causes say the same when no share differs by more than this.
@@ -137,25 +134,8 @@ def _draw_ledger(ledger: Ledger, width: int) -> RenderableType:
     parts = (
         [] if _same_shares(ledger) else [*_largest_first(named, ""), ("too small to tell", ledger.immaterial, "dim")]
     )
-    longest = max(len(escape(name)) for name, _, _ in rows + parts)
-    names = min(longest, width - 12 - _LEAST_BAR)
-    bar_width = max(_LEAST_BAR, min(_BAR_WIDTH, width - names - 12))
-    blocks: list[RenderableType] = [_bars(rows, names, bar_width)]
-    if parts:
-        blocks += [Text("The same time by component:", style="dim"), _bars(parts, names, bar_width)]
-    return Group(*blocks)
-
-
-def _bars(rows: list[tuple[str, float, str]], names: int, bar_width: int) -> Table:
-    """Lay out named bars with their share behind."""
-    table = Table.grid(padding=(0, 2))
-    table.add_column(width=names)
-    table.add_column(justify="right", width=5)
-    table.add_column(width=bar_width, no_wrap=True)
-    for label, share, style in rows:
-        said = words.percent(share).replace("under ", "<")
-        table.add_row(escape(label), said, Text(draw_bar(share, bar_width), style=style))
-    return table
+    of_causes, of_parts = draw_shares(width, rows, parts)
+    return Group(of_causes, Text("The same time by component:", style="dim"), of_parts) if parts else of_causes
 
 
 def _same_shares(ledger: Ledger) -> bool:

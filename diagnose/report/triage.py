@@ -26,7 +26,7 @@ def render(run: TriageRun, *, width: int, color: bool) -> str:
     def write(console: Console) -> None:
         console.print(_headline(run), style="bold")
         console.print()
-        console.print(draw_facts([(name, Text(text)) for name, text in _counts(run)]))
+        console.print(draw_facts(_counts(run)))
         console.print()
         print_sections(console, _sections(run))
 
@@ -108,18 +108,15 @@ def _sections(run: TriageRun) -> Iterator[tuple[str, RenderableType]]:
             )
         yield "Most GPU hours wasted", table
     if run.failed:
-        lines = Table.grid()
-        for failed in run.failed[:N_FAILED]:
-            reason = failed.reason.removeprefix(f"{failed.location}: ")
-            lines.add_row(Text(f"{escape(failed.location)}: {escape(reason)}", overflow="fold"))
+        lines = [
+            f"{escape(failed.location)}: {escape(failed.reason.removeprefix(f'{failed.location}: '))}"
+            for failed in run.failed[:N_FAILED]
+        ]
         if len(run.failed) > N_FAILED:
-            lines.add_row(Text(f"and {len(run.failed) - N_FAILED:,} more: --format json lists all"))
-        yield "Failed", lines
+            lines.append(f"and {len(run.failed) - N_FAILED:,} more: --format json lists all")
+        yield "Failed", Text("\n".join(lines), overflow="fold")
     if run.wanted:
-        lines = Table.grid()
-        for location in run.wanted:
-            lines.add_row(Text(escape(location), overflow="fold"))
-        yield "Would be diagnosed", lines
+        yield "Would be diagnosed", Text("\n".join(map(escape, run.wanted)), overflow="fold")
 
 
 def _duration(seconds: float) -> str:

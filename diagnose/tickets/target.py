@@ -38,13 +38,6 @@ class Recipient(Protocol):
         """Send it; returns when it has arrived."""
 
 
-class Messages(Recipient, Protocol):
-    """A service that is told of events."""
-
-    def request(self, ticket: Ticket) -> HttpRequest:
-        """Give what would be sent, for who wants to see it first."""
-
-
 def identify(kind: str, url: str) -> str:
     """Name a target in the store: the same from run to run, and nothing that gives its password away.
 

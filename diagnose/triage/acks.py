@@ -20,7 +20,7 @@ def list_acks(store: Store) -> dict[str, Ack]:
 
 def write_ack(store: Store, ack: Ack) -> None:
     """Write down that somebody knows of a finding, in the place of what was said before."""
-    store.transact(lambda connection: put_rows(connection, ACKS, [plain_row(ack)], "fingerprint"))
+    store.transact(lambda connection: put_rows(connection, ACKS, [plain_row(ack)]))
 
 
 def clear_ack(store: Store, fingerprint: str) -> bool:

@@ -64,13 +64,14 @@ class Claims:
 
     def renew(self, run_id: str) -> None:
         """Renew the lease of a triage run."""
-        lease = {
-            "machine": name_machine(),
-            "process": name_process(os.getpid()),
-            "expires": self._database.clock + LEASE_S,
-        }
-        add = self._database.insert(NIGHTS).values(night=run_id, **lease)
-        self._database.execute_once(add.on_conflict_do_update(index_elements=["night"], set_=lease))
+        lease = self._database.upsert(
+            NIGHTS,
+            night=run_id,
+            machine=name_machine(),
+            process=name_process(os.getpid()),
+            expires=self._database.clock + LEASE_S,
+        )
+        self._database.execute_once(lease)
 
     def expire(self, connection: sa.Connection) -> None:
         """Remove triage runs whose process is dead or whose lease has run out, and their claims."""

@@ -9,7 +9,7 @@ import functools
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,6 +60,10 @@ class Database:
         if self.is_sqlite:
             return sa.literal_column("(julianday('now') - 2440587.5) * 86400.0", sa.Double)
         return sa.literal_column("CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)", sa.Double)
+
+    def upsert(self, table: sa.Table, **values: object) -> sa.Insert:
+        """Make what writes a row, or rows where values are parameters, in the place of those with their key."""
+        return _in_place(self.insert(table).values(values), values)
 
     def now_s(self) -> float:
         """Read the clock of the database."""
@@ -257,13 +261,8 @@ def plain_text(text: str) -> str:
     return text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def insert_into(connection: sa.Connection, table: sa.Table) -> "Insert":
-    """Give an INSERT that may say what to do in a conflict."""
-    return _find_insert(connection.dialect.name)(table)
-
-
 def _find_insert(kind: str) -> "Callable[[sa.Table], Insert]":
-    """Give what makes such an INSERT for a kind of database; one that is not used is not imported."""
+    """Give what makes INSERTs that may say what to do in a conflict, for a kind of database; one not used is not imported."""
     if kind == "sqlite":
         return sqlite.insert
     from sqlalchemy.dialects import postgresql
@@ -271,13 +270,18 @@ def _find_insert(kind: str) -> "Callable[[sa.Table], Insert]":
     return postgresql.insert
 
 
-def put_rows(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]], *key: str) -> None:
+def put_rows(connection: sa.Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
     """Write rows in the place of those with their key."""
-    if not rows:
-        return
-    add = insert_into(connection, table)
-    new = {name: add.excluded[name] for name in rows[0] if name not in key}
-    connection.execute(add.on_conflict_do_update(index_elements=list(key), set_=new), rows)
+    if rows:
+        connection.execute(_in_place(_find_insert(connection.dialect.name)(table), rows[0]), rows)
+
+
+def _in_place(add: "Insert", columns: Iterable[str]) -> "Insert":
+    """Let an INSERT of these columns take the place of the row with its key."""
+    key = [column.name for column in add.table.primary_key]
+    return add.on_conflict_do_update(
+        index_elements=key, set_={name: add.excluded[name] for name in columns if name not in key}
+    )
 
 
 def in_chunks(values: Sequence[str]) -> Iterator[Sequence[str]]:

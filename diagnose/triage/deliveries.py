@@ -5,7 +5,6 @@ Enters: the key of a message and who it is for. Leaves: a claim, or the mark tha
 
 import sqlalchemy as sa
 
-from diagnose.triage.database import insert_into
 from diagnose.triage.schema import DELIVERIES, NIGHTS
 from diagnose.triage.store import Store
 
@@ -35,7 +34,7 @@ class Deliveries:
         alive = sa.select(NIGHTS.c.night).where(NIGHTS.c.expires > self._store.clock)
 
         def take(connection: sa.Connection) -> bool:
-            add = insert_into(connection, DELIVERIES).values(
+            add = self._store.insert(DELIVERIES).values(
                 target=self._target, key=key, ticket=ticket, event=event, **mine
             )
             free = DELIVERIES.c.sent_at.is_(None) & (DELIVERIES.c.night.is_(None) | DELIVERIES.c.night.not_in(alive))
@@ -62,7 +61,7 @@ class Deliveries:
         ]
 
         def write(connection: sa.Connection) -> None:
-            add = insert_into(connection, DELIVERIES).values(sent_at=self._store.clock)
+            add = self._store.insert(DELIVERIES).values(sent_at=self._store.clock)
             new = {"event": add.excluded.event, "sent_at": self._store.clock}
             connection.execute(add.on_conflict_do_update(index_elements=["target", "key"], set_=new), rows)
 

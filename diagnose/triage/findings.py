@@ -139,7 +139,7 @@ def _see(connection: sa.Connection, sightings: list[Sighting]) -> None:
             finding if one is None else _describe(finding, one, particulars.get((one.run.location, one.place)))
             for finding, one in merged
         ]
-        put_rows(connection, FINDINGS, [plain_row(finding) for finding in found], "fingerprint")
+        put_rows(connection, FINDINGS, [plain_row(finding) for finding in found])
 
 
 def _merge(old: Finding | None, sightings: list[Sighting]) -> tuple[Finding, Sighting | None]:
@@ -274,7 +274,7 @@ def _close(connection: sa.Connection, now_s: float, gone_after_s: float) -> None
         else:
             continue
         fixed.append(dataclasses.replace(finding, state="fixed", fixed_at=fixed_at, fixed_because=because))
-    put_rows(connection, FINDINGS, [plain_row(finding) for finding in fixed], "fingerprint")
+    put_rows(connection, FINDINGS, [plain_row(finding) for finding in fixed])
 
 
 def _later_run_without(connection: sa.Connection, finding: Finding, looked_at: dict[str, _Judged]) -> RunRow | None:

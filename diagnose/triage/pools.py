@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from diagnose.errors import ServiceError, UsageError
 from diagnose.triage.worker import Outcome, Task, do_job, prepare_process
@@ -31,35 +31,6 @@ CONNECT_S = 15.0
 SCHEMES = frozenset({"", "tcp", "tls", "ucx", "ws", "wss"})
 
 OutcomeFuture = Future[Outcome]
-
-
-class WorkerPool(Protocol):
-    """Takes as many tasks as it has room for."""
-
-    #: Tasks that can be done at the same time.
-    n_workers: int
-    #: True where a task may be given a limit of memory.
-    limits_memory: bool
-
-    def has_room(self) -> bool:
-        """Say whether another task can begin at once."""
-        ...
-
-    def submit(self, task: Task) -> OutcomeFuture:
-        """Begin a task."""
-        ...
-
-    def end(self, future: OutcomeFuture, *, kill: bool) -> None:
-        """Take note that a task has ended, or that nobody waits for it any longer."""
-        ...
-
-    def memory_of(self, future: OutcomeFuture) -> int | None:
-        """Say how much memory the process of a task has taken since it began, where that can be known."""
-        ...
-
-    def close(self) -> None:
-        """Give up everything that runs."""
-        ...
 
 
 class ProcessPool:
@@ -244,6 +215,10 @@ class DaskPool:
             future.cancel()
         self._executor.shutdown(wait=False)
         self._client.close()
+
+
+#: Takes as many tasks as it has room for.
+WorkerPool = ProcessPool | DaskPool
 
 
 def _connect(address: str) -> Any:

@@ -86,13 +86,13 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
         run = runs.get(row.location)
         if run is not None:
             sightings[row.fingerprint, row.location] = _make_sighting(row, run)
-    put_rows(connection, RUNS, [plain_row(run) for run in runs.values()], "location")
+    put_rows(connection, RUNS, [plain_row(run) for run in runs.values()])
     new = [
         {"fingerprint": one.fingerprint, "location": one.run.location, "content": one.run.content}
         for one in sightings.values()
         if one.is_new
     ]
-    put_rows(connection, SIGHTINGS, new, "fingerprint", "location")
+    put_rows(connection, SIGHTINGS, new)
     return list(sightings.values())
 
 

@@ -115,7 +115,10 @@ class Store(Database):
             raise NoStoreError(f"{file.render_as_string(hide_password=True)} is not there; `diagnose triage` makes it")
         super().__init__(url, only_reads=only_reads)
         # Made once: to make a statement takes SQLAlchemy longer than the database takes to run it.
-        self._upserts = {JOBS: self._make_upsert(JOBS), TIMES: self._make_upsert(TIMES, diagnosed_at=self.clock)}
+        self._upserts = {
+            table: self.upsert(table, **{column.name: sa.bindparam(column.name) for column in table.c} | moments)
+            for table, moments in ((JOBS, {}), (TIMES, {"diagnosed_at": self.clock}))
+        }
         self._claims = Claims(self)
         self._entered_at: float | None = None
         self.schema = self._open(may_create=may_create, only_reads=only_reads)
@@ -155,11 +158,8 @@ class Store(Database):
 
     def record_end(self) -> None:
         """Write down that a triage run has ended, for those who watch whether runs still come."""
-        add = self.insert(MOMENTS).values(name=RUN_ENDED, at_s=self.clock)
-        new = {"at_s": add.excluded.at_s}
-        self.transact(
-            lambda connection: connection.execute(add.on_conflict_do_update(index_elements=["name"], set_=new))
-        )
+        ended = self.upsert(MOMENTS, name=RUN_ENDED, at_s=self.clock)
+        self.transact(lambda connection: connection.execute(ended))
 
     # ---- Jobs ----
 
@@ -310,12 +310,6 @@ class Store(Database):
         except BaseException:
             self._engine.dispose()
             raise
-
-    def _make_upsert(self, table: sa.Table, **always: sa.ColumnElement[Any]) -> sa.Insert:
-        """Make what writes rows in the place of those with their locations."""
-        add = self.insert(table).values({column.name: sa.bindparam(column.name) for column in table.c} | always)
-        new = {column.name: add.excluded[column.name] for column in table.c if column.name != "location"}
-        return add.on_conflict_do_update(index_elements=["location"], set_=new)
 
     def _is_free(self, connection: sa.Connection, job: FinishedJob) -> bool:
         """Say of a job that is mine no longer whether at least nobody else has done or does it."""

@@ -23,8 +23,5 @@ def list_watched(store: Store) -> set[str]:
 
 def write_watched(store: Store, location: str, state: str) -> None:
     """Keep something of a job, in one transaction, in the place of what was kept before."""
-    add = store.insert(WATCHED).values(location=plain_text(location), state=state, saved_at=store.clock)
-    new = {"state": add.excluded.state, "saved_at": store.clock}
-    store.transact(
-        lambda connection: connection.execute(add.on_conflict_do_update(index_elements=["location"], set_=new))
-    )
+    row = store.upsert(WATCHED, location=plain_text(location), state=state, saved_at=store.clock)
+    store.transact(lambda connection: connection.execute(row))

@@ -7,12 +7,10 @@ import contextlib
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Protocol
 
-from diagnose.model.trace import Ints
 from diagnose.trace.gather import START
-from diagnose.trace.growing import GrowingTrace
-from diagnose.trace.growing_lines import FORMATS, GrowingLines
+from diagnose.trace.growing import GrowingTrace, TraceRows
+from diagnose.trace.growing_lines import FORMATS, GrowingLines, StepLines
 from diagnose.trace.input_files import HEAD_BYTES, InputFiles, forget_heads
 from diagnose.trace.producers import event_timer
 from diagnose.trace.producers.catalogue import find_producer
@@ -21,84 +19,6 @@ from diagnose.watch.source import Mark
 
 #: Files looked at before a folder is taken for something else.
 FILES_ASKED = 16
-
-
-class Rows(Protocol):
-    """What one file has of some steps."""
-
-    def __len__(self) -> int: ...
-
-    def ranks(self) -> set[int]:
-        """List the global ranks; empty where they do not say it."""
-
-    def steps(self) -> Ints:
-        """List the steps, sorted."""
-
-    def work(self) -> tuple[float, int]:
-        """Count tokens and forward computes; 0 where nobody says it."""
-
-    def write(self, path: Path) -> None:
-        """Write them as a file of their own."""
-
-
-class StepFile(Protocol):
-    """A file that grows; what each attribute is says `diagnose.trace.growing.GrowingTrace`."""
-
-    path: Path
-    mark: int
-    has_restarted: bool
-    is_outdated: bool
-
-    @property
-    def last_step(self) -> int:
-        """The last whole step."""
-
-    @property
-    def is_finished(self) -> bool:
-        """True where no more comes."""
-
-    @property
-    def written_s(self) -> float:
-        """When it was written last, Unix seconds; 0 where it is gone."""
-
-    @property
-    def started_at(self) -> str | None:
-        """When the process began that writes it, as it says."""
-
-    @property
-    def n_ranks(self) -> int | None:
-        """Ranks of the whole job, as it says."""
-
-    def look(self) -> bool:
-        """Look whether it has changed."""
-
-    def start_again(self, mark: int) -> None:
-        """Forget what is in memory, and read what comes after a step."""
-
-    def skip_all(self) -> None:
-        """Take what it has now for nothing."""
-
-    def steps(self, n_steps: int) -> Ints:
-        """List so many whole steps that nobody has taken."""
-
-    def read_through(self, step: int) -> None:
-        """Have all up to a step in memory."""
-
-    def rows_through(self, step: int) -> Rows | None:
-        """Give what nobody has taken up to a step."""
-
-    def drop_through(self, step: int) -> None:
-        """Take what there is up to a step."""
-
-
-class StepFiles(Protocol):
-    """All files of one job."""
-
-    def list_starts(self) -> dict[str, list[Path]]:
-        """List them by start of the job."""
-
-    def open(self, path: Path, start: str, mark: int) -> StepFile:
-        """Follow one of them from a step of a start on."""
 
 
 class TraceFiles:
@@ -171,6 +91,12 @@ class LineFiles:
                 forget_heads()
                 self._is_log[path], self._asked_bytes[path] = find_lines(path) == self._producer, n_bytes
         return [path for path, _ in found if self._is_log[path]]
+
+
+#: A file that grows, what it has of some steps, and all such files of one job.
+StepFile = GrowingTrace | GrowingLines
+Rows = TraceRows | StepLines
+StepFiles = TraceFiles | LineFiles
 
 
 def list_files(folder: Path) -> list[tuple[Path, os.stat_result]]:

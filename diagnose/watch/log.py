@@ -28,7 +28,6 @@ _TABLES = (".csv", ".tsv")
 class LogSource:
     """A training log. A file that gets shorter was begun anew; `once` where nobody will look again: what is left is given, too."""
 
-    kind = "log"
     has_ended = False
 
     def __init__(self, path: Path, mark: Mark, *, window_steps: int, once: bool = False) -> None:

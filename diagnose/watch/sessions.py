@@ -28,7 +28,6 @@ _LAST_NUMBER = re.compile(r"\d+(?=\D*$)")
 class SessionSource:
     """The sessions of one job."""
 
-    kind = "sessions"
     has_ended = False
 
     def __init__(self, path: Path, mark: Mark) -> None:

@@ -64,9 +64,6 @@ class Delivery:
 class Source(Protocol):
     """The files of one job."""
 
-    #: What is followed, in a word or two.
-    kind: str
-
     def look(self) -> bool:
         """Look whether there is anything new; costs next to nothing where there is not."""
 

@@ -29,8 +29,6 @@ _BESIDE = (".yaml", ".yml")
 class StepSource:
     """The files of one job, one a rank or one for all; `once` where nobody will look again, so that nothing is waited for."""
 
-    kind = "trace"
-
     def __init__(self, path: Path, mark: Mark, *, window_steps: int, files: StepFiles, once: bool = False) -> None:
         self._once = once
         self._path = path

@@ -7,7 +7,6 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -41,28 +40,6 @@ SHOWN_S, MISSED_S = 86_400.0, 7 * 86_400.0
 LOOK_SHARE = 0.005
 
 
-class Clock(Protocol):
-    """The time of day, and waiting for it."""
-
-    def now_s(self) -> float:
-        """Give seconds since 1970."""
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-
-
-class SystemClock:
-    """The clock of this machine."""
-
-    def now_s(self) -> float:
-        """Give seconds since 1970."""
-        return time.time()
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
-
-
 class _Followed:
     """A job, and when it is looked at next."""
 
@@ -87,7 +64,8 @@ class Watch:
         views: Sequence[View] = (),
         write: Callable[[LiveEvent], None] = lambda _event: None,
         complain: Callable[[str], None] = lambda _line: None,
-        clock: Clock | None = None,
+        now_s: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._request = request
         self._store = store
@@ -95,7 +73,8 @@ class Watch:
         self._views = list(views)
         self._write = write
         self._complain = complain
-        self._clock = clock or SystemClock()
+        self._now_s = now_s
+        self._sleep = sleep
         self._jobs: dict[str, _Followed] = {}
         self._refused: set[str] = set()
         self._search_s = 0.0
@@ -113,13 +92,13 @@ class Watch:
                 continue
             if self._request.once:
                 return
-            now_s = self._clock.now_s()
+            now_s = self._now_s()
             soonest = min((one.next_s for one in self._jobs.values()), default=now_s + self._request.interval_s)
-            self._clock.sleep(min(max(soonest - now_s, 0.05), self._request.interval_s))
+            self._sleep(min(max(soonest - now_s, 0.05), self._request.interval_s))
 
     def round(self) -> bool:
         """Look at every job that is due, and diagnose a window of each that has one; True where one had."""
-        now_s = self._clock.now_s()
+        now_s = self._now_s()
         if now_s < self._round_s:  # the clock was set back: nothing waits until it is again as late as it was
             self._search_s = 0.0
             for followed in self._jobs.values():

@@ -22,6 +22,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.remedy import Refusal
 from diagnose.model.trace import Seconds
 from diagnose.packing.cost import Cost
+from diagnose.packing.sharding import Kernel
 from tests.fixes.layered import look
 from tests.jobs import to_file
 from tests.packing.sharding import shard_per_document, shard_per_sequence
@@ -111,7 +112,8 @@ class ShardedSequences(SequenceImbalance):
         cost = Cost(cp * (1.0 - share) / self.packed_tokens, cp * share / tokens_sq.mean())
         slowest = []
         for low, high in zip(documents.offsets[:-1], documents.offsets[1:], strict=True):
-            lengths = documents.lengths[low:high]
-            both = [shard(lengths, cp, cost).slowest for shard in (shard_per_sequence, shard_per_document)]
+            lengths = documents.lengths[low:high].tolist()
+            ways = (shard_per_sequence, shard_per_document)
+            both = [float(shard(lengths, cp, cost, Kernel())[1].max()) for shard in ways]
             slowest.append({"per-sequence": both[0], "per-document": both[1], "adaptive": min(both)}[self.way])
         return np.where(self.active(spec), self._by_microbatch(spec, np.array(slowest)), 1.0)

@@ -1,10 +1,13 @@
 """Documents over context-parallel ranks: the way in use is found out, the others are priced right, and short chunks cost."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from diagnose.errors import UsageError
 from diagnose.faults.inputs import draw_inputs
@@ -14,7 +17,7 @@ from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.fixes.catalogue import find_fix
 from diagnose.fixes.shard_context import ADAPTIVE, NAME, SETTINGS, Sharded, propose, shard
-from diagnose.fixes.shard_costs import share_documents, share_sequences
+from diagnose.fixes.shard_costs import Shares, share_documents, share_sequences
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
 from diagnose.model.documents import Documents
@@ -22,7 +25,7 @@ from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.packing.cost import Cost
 from diagnose.packing.sharding import PER_DOCUMENT, PER_SEQUENCE, Kernel
 from tests.fixes.sequences import ShardedSequences, analysis
-from tests.packing.sharding import Sharding, shard_per_document, shard_per_sequence
+from tests.packing.sharding import IDEAL, shard_per_document, shard_per_sequence
 
 SPEC = JobSpec(pp=2, dp=2, microbatches=6, steps=12, cp_size=4, seed=91)
 LONG = ShardedSequences(packed_tokens=65536, quadratic_share=0.5, records_documents=True)
@@ -175,34 +178,84 @@ def test_bad_settings(settings: dict[str, str], said: str) -> None:
 # ---------------------------------------------------------------------------- all microbatches at once
 
 
+WAYS = ((share_sequences, shard_per_sequence), (share_documents, shard_per_document))
+COST = Cost(1.0, 1.0 / 1_000)
+
+
+def documents_of(*lists: Sequence[int]) -> Documents:
+    """Make the documents of some microbatches."""
+    number = np.arange(len(lists))
+    lengths = np.array([length for one in lists for length in one], dtype=np.int32)
+    return Documents(number, number, number, np.r_[0, np.cumsum([len(one) for one in lists])].astype(np.int64), lengths)
+
+
+def uneven(share: Callable[[Documents, int, Kernel], Shares], lengths: Sequence[int]) -> float:
+    """Give the cost of the slowest of four ranks over the mean of all."""
+    found = share(documents_of(lengths), 4, Kernel())
+    costs = COST.linear * found.tokens + COST.quadratic * found.squares
+    return float(costs.max() / costs.mean())
+
+
+def assert_as_in_loops(lists: Sequence[Sequence[int]], cp: int, cost: Cost, kernel: Kernel) -> None:
+    """Compare the shares of all microbatches at once with plain loops over each."""
+    for share, shard_one in WAYS:
+        found = share(documents_of(*lists), cp, kernel)
+        tokens, costs = zip(*(shard_one(lengths, cp, cost, kernel) for lengths in lists), strict=True)
+        np.testing.assert_array_equal(found.tokens, tokens)
+        np.testing.assert_allclose(cost.linear * found.tokens + cost.quadratic * found.squares, costs)
+        np.testing.assert_allclose(found.slowest(cost), np.max(costs, axis=1))
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_shares_are_those_of_one_microbatch_at_a_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shares of many microbatches equal those of `tests.packing.sharding` for each, however many pieces are looked at at once."""
+    """Shares of many microbatches equal those of plain loops over each, however many pieces are looked at at once."""
     rng = np.random.default_rng(seed)
     n_lists, cp = int(rng.integers(1, 8)), int(rng.integers(1, 5))
-    n_each = rng.integers(0, 9, n_lists)
-    lengths = np.exp(rng.uniform(0, 9, n_each.sum())).astype(np.int32) + 1
-    number = np.arange(n_lists)
-    documents = Documents(number, number, number, np.r_[0, np.cumsum(n_each)], lengths)
+    lists = [(np.exp(rng.uniform(0, 9, n)).astype(int) + 1).tolist() for n in rng.integers(0, 9, n_lists)]
     monkeypatch.setattr("diagnose.fixes.shard_costs.MAX_PIECES", int(rng.choice([1, 60, 10**6])))
-    cost = Cost(1.0, 1.0 / float(rng.uniform(100, 5000)))
-    for share, one_by_one in ((share_sequences, shard_per_sequence), (share_documents, shard_per_document)):
-        found = share(documents, cp, Kernel())
-        expected: list[Sharding] = [
-            one_by_one(lengths[low:high], cp, cost)
-            for low, high in zip(documents.offsets[:-1], documents.offsets[1:], strict=True)
-        ]
-        np.testing.assert_array_equal(found.tokens, [one.tokens for one in expected])
-        np.testing.assert_allclose(
-            cost.linear * found.tokens + cost.quadratic * found.squares, [one.costs for one in expected]
-        )
-        np.testing.assert_allclose(found.slowest(cost), [one.slowest for one in expected])
+    assert_as_in_loops(lists, cp, Cost(1.0, 1.0 / float(rng.uniform(100, 5000))), Kernel())
+
+
+@settings(max_examples=150, deadline=None)
+@given(lengths=st.lists(st.integers(1, 40), max_size=8), cp=st.integers(1, 5))
+def test_attention_is_counted_token_by_token(lengths: list[int], cp: int) -> None:
+    """Of short documents, too, shares are those of plain loops; with an ideal kernel all ranks together do each pair once."""
+    assert_as_in_loops([lengths], cp, COST, IDEAL)
+    for share, _ in WAYS:
+        found = share(documents_of(lengths), cp, IDEAL)
+        # Twice the pairs, less one a token: a document of d tokens counts d squared.
+        assert found.squares.sum() == sum(2 * (token + 1) - 1 for length in lengths for token in range(length))
+        assert found.kernel_loss_share == pytest.approx(0.0)
+
+
+def test_what_each_way_is_good_for() -> None:
+    """One long document is even either way; of several the ends burden some ranks unless every document is cut."""
+    several = [4_096] * 8 + [32_768]
+    assert [uneven(share, [65_536]) for share, _ in WAYS] == pytest.approx([1.0, 1.0])
+    assert uneven(share_sequences, several) > 1.2
+    assert uneven(share_documents, several) == pytest.approx(1.0)
+
+
+def test_short_chunks_cost_more() -> None:
+    """Cutting documents of 256 tokens into 16 chunks of 16 wastes most of the kernel's work; long chunks lose nothing."""
+    assert share_documents(documents_of([256] * 8), 8, Kernel()).kernel_loss_share > 0.85
+    assert share_documents(documents_of([65_536]), 8, Kernel()).kernel_loss_share == pytest.approx(0.0)
+
+
+def test_tokens_left_over_are_dealt_in_turn() -> None:
+    """Tokens that cannot be divided go to one rank after the other."""
+    assert share_documents(documents_of([3]), 4, Kernel()).tokens.tolist() == [[1, 1, 1, 0]]
+
+
+@pytest.mark.parametrize("wrong", [{"tile": 0}, {"slowest": 0.0}])
+def test_a_kernel_makes_sense(wrong: dict[str, float]) -> None:
+    """A kernel without sense is refused."""
+    with pytest.raises(UsageError):
+        Kernel(**wrong)
 
 
 def test_no_documents_have_no_shares() -> None:
     """Nothing to share out is nothing to do."""
-    nothing = np.zeros(0, dtype=np.int64)
-    empty = Documents(nothing, nothing, nothing, np.zeros(1, dtype=np.int64), nothing.astype(np.int32))
-    found = share_sequences(empty, 2, Kernel())
+    found = share_sequences(documents_of(), 2, Kernel())
     assert found.tokens.shape == (0, 2)
     assert found.kernel_loss_share == 0.0

@@ -130,5 +130,3 @@ def test_ranks_cost_alike() -> None:
     assert np.sort(before.costs, axis=1) == pytest.approx(np.sort(after.costs, axis=1))
     uneven, even = sum_ranks(before.costs, 4), sum_ranks(after.costs, 4)
     assert (even.max(axis=1) <= uneven.max(axis=1) + 1e-6).all()
-    with pytest.raises(UsageError, match="expected a multiple"):
-        deal_ranks(packing, PUBLISHED_COST, 3)

@@ -71,7 +71,8 @@ class Watching:
             views=views,
             write=self.printed.append,
             complain=self.complaints.append,
-            clock=clock,
+            now_s=clock.now_s,
+            sleep=clock.sleep,
         )
 
     def go(self) -> list[WatchedJob]:

@@ -147,6 +147,12 @@ class Sheet:
         """Put marks on the vertical axis."""
         self.axes.set_yticks(list(at), None if labels is None else [plain(text) for text in labels])
 
+    def rule_y(self, at: Sequence[float], labels: Sequence[str]) -> None:
+        """Put marks on the vertical axis, with a line across at each."""
+        self.ticks_y(at, labels)
+        for y in at:
+            self.axes.axhline(y, color=colour("line"), linewidth=0.6, zorder=0)
+
     def name_axes(self, across: str, up: str = "") -> None:
         """Say what the axes are."""
         self.axes.set_xlabel(plain(across), color=colour("muted"), fontsize=12)

@@ -28,20 +28,9 @@ _SLICE_HEAD = ("", "GPU hours lost", "part of all", "recoverable", "jobs")
 
 def draw_all(fleet: Fleet) -> list[Picture]:
     """Draw every picture that the fleet has figures for, in the order of the page."""
-    draws: tuple[Callable[[Fleet], Picture | None], ...] = (
-        draw_causes,
-        draw_budget,
-        draw_days,
-        draw_waste,
-        draw_types,
-        draw_sizes,
-    )
-    return [picture for draw in draws if (picture := draw(fleet)) is not None]
-
-
-def draw_budget(fleet: Fleet) -> Picture | None:
-    """Draw where all GPU hours go; None where no job has a budget."""
-    return draw_fleet_budget(fleet, _WIDTH)
+    draws: tuple[Callable[[Fleet], Picture | None], ...] = (draw_causes, draw_days, draw_waste, draw_types, draw_sizes)
+    causes, *others = (draw(fleet) for draw in draws)
+    return [picture for picture in (causes, draw_fleet_budget(fleet, _WIDTH), *others) if picture is not None]
 
 
 def draw_causes(fleet: Fleet) -> Picture | None:

@@ -35,6 +35,11 @@ class Line:
     of: str
     dashed: bool = False
 
+    @property
+    def legend(self) -> tuple[str, str]:
+        """Its colour, and what it means."""
+        return self.of, self.name + (" (dashed)" if self.dashed else "")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Marks:
@@ -66,9 +71,7 @@ def draw_lines(
         np.nanmax(np.stack([line.values for line in lines if line.values.ndim == 1]), axis=0),
     )
     ticks = [tick for tick in round_ticks(low, high, 6) if tick >= low - room / 2]
-    sheet.ticks_y(ticks, UNITS[unit].label(ticks))
-    for tick in ticks:
-        axes.axhline(tick, color=colour("line"), linewidth=0.6, zorder=0)
+    sheet.rule_y(ticks, UNITS[unit].label(ticks))
     size = max(1, -(-len(steps) // _MAX_POINTS))
     shown = [line for line in lines if line.values.ndim == 1]
     for start in range(0, len(steps), size):

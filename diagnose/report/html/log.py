@@ -30,9 +30,7 @@ def draw_log(log: LogFacts) -> Picture:
     sheet.axes.set_xlim(x[0] - log.interval, x[-1] + log.interval)
     sheet.axes.set_ylim(0.0, top)
     ticks = round_ticks(0.0, top, 6)
-    sheet.ticks_y(ticks, unit.label(ticks))
-    for tick in ticks:
-        sheet.axes.axhline(tick, color=colour("line"), linewidth=0.6, zorder=0)
+    sheet.rule_y(ticks, unit.label(ticks))
     for window in log.windows[:_MAX_MARKS]:
         sheet.axes.axvspan(window.first, window.last, color=colour("bad"), alpha=0.14, linewidth=0)
     size = max(1, -(-len(x) // _MAX_COLUMNS))

@@ -84,13 +84,7 @@ def _draw_lines(cause: Cause, proof: Proof, table: Seconds, key: str) -> Picture
     steps = np.array(proof.columns, dtype=np.int64)
     marks = Marks([(cause.cause, cause.when)], proof.marked)
     sheet = draw_lines(key, steps, lines, proof.unit, marks)
-    return _finish(
-        cause,
-        proof,
-        table,
-        sheet,
-        legend=tuple((line.of, line.name + (" (dashed)" if line.dashed else "")) for line in lines),
-    )
+    return _finish(cause, proof, table, sheet, legend=tuple(line.legend for line in lines))
 
 
 def _draw_map(cause: Cause, proof: Proof, table: Seconds, key: str) -> Picture:

@@ -45,6 +45,6 @@ def draw_steps(data: ReportData, width: float) -> Picture | None:
         ("step", "recorded", "without known faults"),
         [(str(steps[i]), words.seconds(float(recorded_s[i])), words.seconds(float(clean_s[i]))) for i in shown],
         note="" if len(steps) <= MAX_ROWS else f"the {MAX_ROWS} slowest of {len(steps):,} steps",
-        legend=tuple((line.of, line.name + (" (dashed)" if line.dashed else "")) for line in lines),
+        legend=tuple(line.legend for line in lines),
         probe=sheet.points | {"tall": True},
     )

@@ -45,9 +45,7 @@ def _draw(finding: TelemetryFinding, curve: Curve, key: str) -> Picture | None:
     sheet.axes.set_xlim(times[0] - half_s, times[-1] + half_s)
     sheet.axes.set_ylim(bottom, top)
     ticks = round_ticks(bottom, top, 6)
-    sheet.ticks_y(ticks, [f"{tick:,.6g}" for tick in ticks])
-    for tick in ticks:
-        sheet.axes.axhline(tick, color=colour("line"), linewidth=0.6, zorder=0)
+    sheet.rule_y(ticks, [f"{tick:,.6g}" for tick in ticks])
     sheet.ticks_x(*_choose_times(float(times[0]), float(times[-1])))
     if curve.n_peers:
         sheet.axes.fill_between(times, low, high, color=colour("good"), alpha=0.25, linewidth=0)
