@@ -6,7 +6,7 @@ much. Costs O(nodes) comparisons over at most `MAX_LANES` lanes.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,18 +14,17 @@ from diagnose.errors import TraceError
 from diagnose.model.members import GROUP_PREFIXES
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds, Trace
-from diagnose.numerics.robust import quantile
+from diagnose.numerics.robust import nan_quantile
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
 from diagnose.whatif.dependencies import N_TYPES, essential_waits, find_events, number_kinds
 from diagnose.whatif.graph import (
-    Event,
+    Events,
     Graph,
     Layout,
     Ragged,
-    flatten,
-    group_by_members,
+    group_by_length,
     last_of,
     order_graph,
     split_nodes,
@@ -170,22 +169,27 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     layout = Layout(block.nodes, start_s, find_overlaps(block, start_s))
     sample = SampledLanes(block)
     events = find_events(layout, has_dp=has_dp)
-    members = flatten([event.members for event in events])
+    members = events.members.flat
     waits = essential_waits(layout, has_dp=has_dp)
     by_start = np.unique(members)
     by_start = by_start[np.argsort(start_s[by_start], kind="stable")]
     order = [by_start[block.nodes.stage[by_start] == stage] for stage in range(layout.n_stages)]
-    moving = {node for event in events if len(event.members) > 1 for node in event.members}
+    moving = np.zeros(len(block.nodes), dtype=bool)
+    moving[members] = (events.members.lengths > 1)[events.members.row_of()]
     # Transfers to nobody last no time: that they end together says nothing.
-    batches = [b for stage in order for b in find_batches(block.nodes, sample, stage) if moving.intersection(b)]
+    batches = [b for stage in order for b in find_batches(block.nodes, sample, stage) if moving[list(b)].any()]
     _drop_broken_waits(block, sample, waits, members)
     starts_at, ends_at = _moving_times(sample, start_s, events, batches)
     for stage_order in order:
         _add_tied_waits(block.nodes, sample, waits, stage_order, starts_at, ends_at)
-    before = _look_before(block.nodes, number_kinds(layout), sample, order, batches, starts_at, ends_at)
-    prompt = _list_prompt(sample, waits, members)
+    may = _look_before(block.nodes, number_kinds(layout), sample, order, batches, starts_at, ends_at)
+    # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
+    pipelined = np.isin(block.nodes.op[members], _PIPELINED)
+    part = np.where(pipelined, EXPLAINED_SHARE, PARTLY_EXPLAINED_SHARE)
+    for source, node in list(_explain_delays(sample, members, waits, may[members], part)):
+        waits[node].add(source)
     for stage_order in order:
-        _add_serial_waits(block, sample, waits, stage_order, before, prompt, starts_at, ends_at)
+        _add_serial_waits(block, sample, waits, stage_order, starts_at, ends_at)
     for batch in batches:
         # Launched in one call: what keeps one of them from being launched keeps all.
         together = set().union(*(waits[node] for node in batch)).difference(batch)
@@ -199,18 +203,6 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     return add_hidden_barriers(block, layout, graph, waits, events, batches)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Before:
-    """The last operation of each kind before each one on its worker, -1 for none, and which it may wait for: (n_nodes, n_kinds)."""
-
-    last: Ints
-    may: Bools
-
-    def candidates(self, node: int) -> set[int]:
-        """List the operations that a node may wait for."""
-        return set(self.last[node, self.may[node]].tolist())
-
-
 def _look_before(
     nodes: Nodes,
     kinds: Sequence[int],
@@ -219,8 +211,17 @@ def _look_before(
     batches: Sequence[tuple[int, ...]],
     starts_at: Seconds,
     ends_at: Seconds,
-) -> _Before:
-    """Find the last operation of each kind before each one, and which of them it never overtakes and moves after."""
+) -> Ints:
+    """Find what each operation may wait for on its worker: the last of each kind before it, if it never overtakes it.
+
+    That one must move earlier, too, so that no circle can arise. Being never earlier is not enough: beside a slow worker
+    everything is late, and would wait for everything.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_nodes, n_kinds)
+        Nodes, -1 for none.
+    """
     values, kind = np.unique(np.asarray(kinds), return_inverse=True)
     every = np.arange(len(values))
     last = np.full((len(kinds), len(values)), -1)
@@ -238,9 +239,8 @@ def _look_before(
     may = held[of_kind, kind[waiter]] & (ends_at[source] < starts_at[waiter]) & (share >= HELD_SHARE)
     # What nothing in the pipeline needs yet, nothing in it waits for.
     may &= ~(_are_idle_gathers(nodes)[source] & np.isin(nodes.op[waiter], _PIPELINED))
-    found = np.zeros(last.shape, dtype=bool)
-    found[waiter, of_kind] = may
-    return _Before(last, found)
+    last[waiter[~may], of_kind[~may]] = -1
+    return last
 
 
 def _share_batch(source: Ints, waiter: Ints, batches: Sequence[tuple[int, ...]], n_nodes: int) -> Bools:
@@ -298,11 +298,11 @@ def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]]
 
 
 def _moving_times(
-    sample: SampledLanes, start_s: Seconds, events: list[Event], batches: list[tuple[int, ...]]
+    sample: SampledLanes, start_s: Seconds, events: Events, batches: list[tuple[int, ...]]
 ) -> tuple[Seconds, Seconds]:
     """Say when each node's event usually moves, and when the last event that its end waits for does: (n_nodes,), NaN for none."""
     moves = np.full(len(start_s), np.nan)
-    for members in group_by_members(events):
+    for members in group_by_length(events.members):
         for part in split_nodes(members, sample.start_s.shape[1] * members.shape[1]):
             starts = sample.start_s[part].max(axis=1)  # NaN where one member is
             moved = starts.mean(axis=1)
@@ -345,60 +345,30 @@ def _add_tied_waits(
 
 
 def _add_serial_waits(
-    block: Block,
-    sample: SampledLanes,
-    waits: list[set[int]],
-    order: Ints,
-    before: _Before,
-    prompt: set[int],
-    starts_at: Seconds,
-    ends_at: Seconds,
+    block: Block, sample: SampledLanes, waits: list[set[int]], order: Ints, starts_at: Seconds, ends_at: Seconds
 ) -> None:
-    """Let each operation wait for those before it on its worker that explain why it did not start earlier.
+    """Let what waits for nothing yet wait for operations shortly before it on its worker that explain why it did not start earlier.
 
-    Candidates are the last operation of every type that the operation never overtakes and that moves earlier, so that no
-    circle can arise. Being never earlier is not enough: beside a slow worker everything is late, and would wait for everything.
-    Waits that follow from others on the same worker are left out.
+    The first transfers of a direction are posted before the last computes have ended. Waits that follow from others on the same
+    worker are left out.
     """
     launched: list[int] = order.tolist()
     place = {node: at for at, node in enumerate(launched)}
-    pipelined = np.isin(block.nodes.op[order], _PIPELINED).tolist()
-    idle = _are_idle_gathers(block.nodes)
+    pipelined, idle = np.isin(block.nodes.op, _PIPELINED), _are_idle_gathers(block.nodes)
     known: dict[int, set[int]] = {}  # node -> what it waits for directly on this worker
     for at, node in enumerate(launched):
-        if node not in prompt:
-            # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
-            part = EXPLAINED_SHARE if pipelined[at] else PARTLY_EXPLAINED_SHARE
-            waits[node] |= _explain_delay(sample, node, waits[node], before.candidates(node), part)
         if not waits[node]:
-            # The first transfers of a direction are posted before the last computes have ended: ask all that came shortly before.
-            recent = {
-                source
-                for source in launched[max(0, at - MAX_RECENT) : at]
-                if ends_at[source] < starts_at[node]
-                and not (pipelined[at] and idle[source])
-                and sample.held_share(source, node) >= HELD_SHARE
-            }
-            waits[node] |= _explain_delay(sample, node, waits[node], recent, EXPLAINED_SHARE)
+            recent = order[max(0, at - MAX_RECENT) : at]
+            recent = recent[(ends_at[recent] < starts_at[node]) & ~(pipelined[node] & idle[recent])]
+            recent = recent[sample.held_shares(recent, np.full_like(recent, node)) >= HELD_SHARE]
+            some = _explain_delays(sample, order[at : at + 1], waits, recent[None], np.array([EXPLAINED_SHARE]))
+            waits[node].update([source for source, _ in some])
         found = {source for source in waits[node] if source in known}
         for source in sorted(found) if len(found) > 1 else ():
             if any(_follows(other, source, known, place) for other in found - {source}):
                 found.discard(source)
         waits[node] = {source for source in waits[node] if source not in known} | found
         known[node] = found
-
-
-def _list_prompt(sample: SampledLanes, waits: Sequence[set[int]], members: Ints) -> set[int]:
-    """List the operations that start as soon as what they are known to wait for has ended: nothing explains more."""
-    waiting = np.array([node for node in members.tolist() if waits[node]], dtype=np.int64)
-    if not sample.is_complete or not len(waiting) or not sample.start_s.shape[1]:
-        return set()
-    found: set[int] = set()
-    for part in split_nodes(waiting, sample.start_s.shape[1]):
-        ready_s = last_of(sample.end_s, Ragged.of([waits[node] for node in part.tolist()]))
-        delay_s = np.add.reduce(np.maximum(sample.start_s[part] - ready_s, 0.0), axis=1) / sample.start_s.shape[1]
-        found.update(part[delay_s <= sample.tolerance_s].tolist())
-    return found
 
 
 def _follows(node: int, source: int, known: Mapping[int, set[int]], place: Mapping[int, int]) -> bool:
@@ -419,42 +389,49 @@ def _are_idle_gathers(nodes: Nodes) -> Bools:
     return np.asarray((nodes.op == Op.ALL_GATHER) & (nodes.seq > 0))
 
 
-def _explain_delay(sample: SampledLanes, node: int, known: set[int], candidates: set[int], part: float) -> set[int]:
-    """Choose the waits that take away at least a part of what is left of a node's launch delay, one after the other."""
-    chosen: set[int] = set()
-    if not candidates:
-        return chosen
-    start_s = sample.start_s[node]
-    ready_s = np.max(sample.end_s[list(known)], axis=0) if known else np.zeros_like(start_s)
-    if _mean_delay(sample, start_s, ready_s, np.inf) <= sample.tolerance_s:
-        return chosen
-    delay_s = sample.recorded(start_s - ready_s)
-    # A few long pauses before it must not hide what it waits for in all other steps.
-    most_s = quantile(delay_s, USUAL_QUANTILE) if delay_s.size else 0.0
-    for most in (most_s, np.inf):  # then what binds in a few lanes only
-        left = _mean_delay(sample, start_s, ready_s, most)
-        while candidates and left > sample.tolerance_s:
-            sources = sorted(candidates)
-            beyond = _mean_delays(sample, start_s, np.maximum(ready_s, sample.end_s[sources]), most)
-            at = min(range(len(sources)), key=beyond.__getitem__)  # the first of equals
-            if beyond[at] > (1.0 - part) * left:
-                break
-            chosen.add(sources[at])
-            candidates = candidates - {sources[at]}
-            ready_s, left = np.maximum(ready_s, sample.end_s[sources[at]]), beyond[at]
-    return chosen
+def _explain_delays(
+    sample: SampledLanes, nodes: Ints, waits: Sequence[set[int]], sources: Ints, part: Seconds
+) -> Iterator[tuple[int, int]]:
+    """Choose the waits that take away at least a part of what is left of launch delays, one after the other.
+
+    Gives pairs (source, waiter). `sources`, shape (n_nodes, n_sources), are what each of the nodes may wait for, -1 for nothing;
+    `part` is that of each node.
+    """
+    if not sources.shape[1]:
+        return
+    sources = np.sort(sources, axis=1)  # of equals the first is taken
+    for rows in split_nodes(np.arange(len(nodes)), max(sample.start_s.shape[1], 1)):
+        of_rows, start_s = sources[rows], sample.start_s[nodes[rows]]
+        ready_s, known = np.zeros_like(start_s), Ragged.of([waits[node] for node in nodes[rows].tolist()])
+        waiting = np.flatnonzero(known.lengths)
+        ready_s[waiting] = last_of(sample.end_s, known.take(waiting))
+        left = _mean_delays(sample, start_s, ready_s, np.inf)
+        free = (of_rows >= 0) & (left > sample.tolerance_s)[:, None]
+        # A few long pauses before it must not hide what a node waits for in all other steps; then what binds in a few lanes only.
+        for most_s in (np.maximum(nan_quantile(start_s - ready_s, USUAL_QUANTILE, axis=1), 0.0)[:, None], np.inf):
+            left = _mean_delays(sample, start_s, ready_s, most_s)
+            at = np.flatnonzero(free.any(axis=1) & (left > sample.tolerance_s))
+            while len(at):
+                beyond = np.full((len(at), sources.shape[1]), np.inf)
+                for k in np.flatnonzero(free[at].any(axis=0)).tolist():
+                    asked = np.flatnonzero(free[at, k])
+                    i = at[asked]
+                    ended_s = np.maximum(ready_s[i], sample.end_s[of_rows[i, k]])
+                    most = most_s if isinstance(most_s, float) else most_s[i]
+                    beyond[asked, k] = _mean_delays(sample, start_s[i], ended_s, most)
+                best = beyond.argmin(axis=1)
+                least = beyond[np.arange(len(at)), best]
+                explains = least <= (1.0 - part[rows[at]]) * left[at]
+                at, best = at[explains], best[explains]
+                left[at] = least[explains]
+                yield from zip(of_rows[at, best].tolist(), nodes[rows[at]].tolist(), strict=True)
+                free[at, best] = False
+                ready_s[at] = np.maximum(ready_s[at], sample.end_s[of_rows[at, best]])
+                at = at[free[at].any(axis=1) & (left[at] > sample.tolerance_s)]
 
 
-def _mean_delays(sample: SampledLanes, start_s: Seconds, ready_s: Seconds, most_s: float) -> list[float]:
-    """Take the mean launch delay, as `_mean_delay` does, for each of several waits: `ready_s` has shape (n_sources, n_lanes)."""
-    if not sample.is_complete:
-        return [_mean_delay(sample, start_s, ready, most_s) for ready in ready_s]
-    delays = np.minimum(np.maximum(start_s - ready_s, 0.0), max(most_s, 0.0))
-    total: list[float] = np.add.reduce(delays, axis=1).tolist()
-    return [seconds / len(start_s) for seconds in total] if len(start_s) else total
-
-
-def _mean_delay(sample: SampledLanes, start_s: Seconds, ready_s: Seconds, most_s: float) -> float:
-    """Take the mean launch delay over the lanes that recorded both, each counted as at most so many seconds."""
-    delay = sample.recorded(np.minimum(np.maximum(start_s - ready_s, 0.0), max(most_s, 0.0)))
-    return float(np.add.reduce(delay)) / delay.size if delay.size else 0.0
+def _mean_delays(sample: SampledLanes, start_s: Seconds, ready_s: Seconds, most_s: Seconds | float) -> Seconds:
+    """Take the mean launch delay of each row over the lanes that recorded both, each counted as at most so many seconds."""
+    delays = np.minimum(np.maximum(start_s - ready_s, 0.0), most_s)
+    count = sample.count(delays)
+    return np.asarray((delays if sample.is_complete else np.nan_to_num(delays)).sum(axis=1) / count)
