@@ -6,7 +6,7 @@ Enters: the nodes of a block. Leaves: a `Graph`, shared by all steps and dp rank
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -309,6 +309,24 @@ def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, 
     together = {node: (*graph.barriers.get(node, ()), *barriers.get(node, ())) for node in {*graph.barriers, *barriers}}
     order = _sort_events(nodes, graph.moves, graph.sources, together)
     return dataclasses.replace(graph, moves=graph.moves.take(order), barriers=together)
+
+
+def repeat_lanes(graph: Graph, n_times: int, shape: tuple[int, int]) -> Graph:
+    """Give the graph for so many sets of lanes, each (n_steps, n_dp), in turn on the axis of steps."""
+    if n_times == 1:
+        return graph
+    return change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape), (n_times, 1)))
+
+
+def change_lanes(graph: Graph, change: Callable[[Bools], Bools]) -> Graph:
+    """Give the graph whose barriers hold for other lanes: itself where all hold for all."""
+    if all(barrier.lanes is None for of_node in graph.barriers.values() for barrier in of_node):
+        return graph
+    barriers: dict[int, tuple[Barrier, ...]] = {
+        node: tuple(b if b.lanes is None else dataclasses.replace(b, lanes=change(b.lanes)) for b in of_node)
+        for node, of_node in graph.barriers.items()
+    }
+    return dataclasses.replace(graph, barriers=barriers)
 
 
 def _sort_events(

@@ -19,14 +19,12 @@ from diagnose.whatif.fill import fill_block
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.levels import OfNodes, stack
 from diagnose.whatif.overlaps import find_overlaps
-from diagnose.whatif.replay import What, own_times, replay, replay_each_rank, side_by_side
+from diagnose.whatif.replay import group_walks, own_times, replay, replay_each_rank, side_by_side
 
 #: Part of the workers that M_W fixes (arXiv 2505.05713, section 4.3).
 SLOWEST_SHARE = 0.03
 #: Steps from which the usual launch order is taken.
 MAX_ORDER_STEPS = 16
-#: Cells (operation, lane) of the scenarios replayed in one walk at most.
-MAX_WALK_CELLS = 4_000_000
 #: Less lost time than this part of the ideal is rounding.
 NO_LOSS = 1e-9
 #: Type under which a slowdown is reported where it is not the type's own name.
@@ -146,18 +144,19 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     reported = sorted({_report_as(op) for p in prepared for op in np.unique(p.block.nodes.op).tolist()})
     order = np.argsort(np.concatenate([p.block.steps for p in prepared]), kind="stable")
 
+    blocks = [p.block for p in prepared]
+
     def run(scenarios: Sequence[Scenario]) -> list[Seconds]:
         """Replay scenarios; each gives one array with the steps of all blocks, in order."""
-        blocks = (p.block for p in prepared)
         return side_by_side(lambda scenario: np.concatenate([scenario(p) for p in prepared])[order], scenarios, blocks)
 
     kept = [_no_node, *(_of_type(name) for name in reported), lambda p: p.block.nodes.stage != n_stages - 1]
     in_turn = all(
         isinstance(p.own, np.ndarray) for p in prepared
     )  # small arrays of ideal times cost less by themselves
-    parts = _group(kept, prepared) if in_turn else [[one] for one in kept]
+    parts = group_walks(kept, blocks) if in_turn else [[one] for one in kept]
     ideal_s, *type_s, stage_fixed_s = np.concatenate(run([_keep_each(part) for part in parts]), axis=1).T
-    each = run([_each_rank, *(_each_worker(group) for group in _group(range(n_stages), prepared))])
+    each = run([_each_rank, *(_each_worker(group) for group in group_walks(range(n_stages), blocks))])
     # Behind those of the dp ranks stands what all of them give together: (n_steps, n_dp + 2) and (n_steps, n_stages, n_dp + 1).
     dp_s, from_origin_s, simulated_s = each[0][:, :n_dp], each[0][:, n_dp], each[0][:, n_dp + 1]
     by_stage = np.moveaxis(np.concatenate(each[1:], axis=1), 1, 0)
@@ -219,12 +218,6 @@ def _keep_each(each: Sequence[Kept]) -> Scenario:
         return np.broadcast_to(lasting, (len(each) * len(p.block.steps), 1)).reshape(len(each), -1).T
 
     return scenario
-
-
-def _group(scenarios: Sequence[What], prepared: Sequence[Prepared]) -> list[Sequence[What]]:
-    """Group scenarios that are replayed in one walk, as more lanes; a walk costs its calls where lanes are few."""
-    size = max(1, MAX_WALK_CELLS // max(1, *(p.block.start_s.size for p in prepared)))
-    return [scenarios[first : first + size] for first in range(0, len(scenarios), size)]
 
 
 def _each_rank(p: Prepared) -> Seconds:
