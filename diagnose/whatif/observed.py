@@ -86,8 +86,10 @@ class Observed:
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """The point-to-point pairs."""
-        events, moves = self.graph.events, np.isin(self.block.nodes.op, P2P).tolist()
-        return [(e.members[0], e.members[1]) for e in events if len(e.members) == 2 and moves[e.members[0]]]
+        members = self.graph.moves.members
+        pairs = members.take(np.flatnonzero(members.lengths == 2)).flat.reshape(-1, 2)
+        send, recv = pairs[np.isin(self.block.nodes.op[pairs[:, 0]], P2P)].T.tolist()
+        return list(zip(send, recv, strict=True))
 
     def through(self, pair: tuple[int, int]) -> Seconds:
         """Say how long after its send began a recv was over: as long as the transfer took, at least."""

@@ -60,9 +60,9 @@ class GraphWriter:
         self.launched: list[Ints] = []  # computes of each stage in launch order
         self.batches: list[tuple[int, ...]] = []
         self.closed: list[NewClosing] = []
-        self.place_of_move = {
-            int(node): place for place, node in np.ndenumerate(recorded.moves[:, :, :: recorded.pieces]) if node >= 0
-        }
+        moves = recorded.moves[:, :, :: recorded.pieces]
+        places = zip(*(axis.tolist() for axis in (moves >= 0).nonzero()), strict=True)
+        self.place_of_move = dict(zip(moves[moves >= 0].tolist(), places, strict=True))
         self.place_of_microbatch = {
             m: i for i, m in enumerate(recorded.microbatches.tolist())
         }  # the last piece of each
