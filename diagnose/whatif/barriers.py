@@ -9,7 +9,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, Op
 from diagnose.model.trace import Block, Bools, Nodes, Seconds
 from diagnose.whatif.batches import HELD_SHARE
-from diagnose.whatif.graph import Barrier, Event, Graph, Layout, last_of, order_graph, split_nodes
+from diagnose.whatif.graph import Barrier, Events, Graph, Layout, last_of, order_graph, split_nodes
 
 #: A barrier must explain more than this part of the launch delay.
 EXPLAINED_SHARE = 0.5
@@ -31,7 +31,7 @@ def add_hidden_barriers(
     layout: Layout,
     graph: Graph,
     waits: list[set[int]],
-    events: list[Event],
+    events: Events,
     batches: list[tuple[int, ...]],
 ) -> Graph:
     """Add the waits for other workers that no row records: a launch delay that tracks another operation's end."""

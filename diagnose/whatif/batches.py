@@ -6,12 +6,12 @@ Enters: a block. Leaves: groups of nodes. What is asked of the times is asked of
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
 
 import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, P2P, Op
-from diagnose.model.trace import Block, Nodes, Seconds
+from diagnose.model.trace import Block, Ints, Nodes, Seconds
+from diagnose.whatif.graph import split_nodes
 from diagnose.whatif.overlaps import find_overlaps
 
 #: Lanes (step x dp rank) looked at when waits are learned; more would not change a share of 97%.
@@ -24,8 +24,6 @@ TOLERANCE_S = 20e-6
 TOLERANCE_SHARE = 1e-3
 #: One batch is recorded with one start and one end; float32 seconds late in a long step are coarser than this.
 GRANULARITY_S = 2e-7
-#: Pairs of operations looked at at a time.
-CHUNK_PAIRS = 4096
 #: Operations of one batch at most: a send and a recv in each direction.
 MAX_BATCH = 4
 #: Noise of timestamps: by how much the most overlapping computes overlap, and how many times that two of them may be apart.
@@ -88,16 +86,19 @@ class SampledLanes:
         gap = self.recorded(self.start_s[waiter] - self.end_s[source])
         return np.count_nonzero(gap >= -self.tolerance_s) / gap.size if gap.size else 0.0
 
-    def held_shares(self, pairs: Sequence[tuple[int, int]]) -> list[float]:
-        """Give `held_share` of many pairs (source, waiter)."""
-        if not self.is_complete:
-            return [self.held_share(*pair) for pair in pairs]
-        found: list[float] = []
-        for at in range(0, len(pairs), CHUNK_PAIRS):
-            source, waiter = np.array(pairs[at : at + CHUNK_PAIRS], dtype=np.int64).T
-            held = self.start_s[waiter] - self.end_s[source] >= -self.tolerance_s
-            found += (np.count_nonzero(held, axis=1) / held.shape[1]).tolist()
+    def held_shares(self, sources: Ints, waiters: Ints) -> Seconds:
+        """Give `held_share` of many pairs."""
+        found = np.zeros(len(sources))
+        for part in split_nodes(np.arange(len(sources)), self.start_s.shape[1]):
+            gap = self.start_s[waiters[part]] - self.end_s[sources[part]]
+            found[part] = np.count_nonzero(gap >= -self.tolerance_s, axis=1) / self.count(gap)
         return found
+
+    def count(self, values: Seconds) -> Ints | int:
+        """Count the lanes that recorded all that each row is made of, but at least one; `values` has shape (n, n_lanes)."""
+        if self.is_complete:
+            return max(int(values.shape[1]), 1)
+        return np.asarray(np.maximum(np.count_nonzero(~np.isnan(values), axis=1), 1))
 
     def recorded(self, values: Seconds) -> Seconds:
         """Leave out the lanes that lack an operation; shape (n_lanes,) before."""
@@ -110,19 +111,17 @@ def find_all_batches(block: Block) -> list[tuple[int, ...]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # nodes that no lane recorded are in no batch
         start_s = np.nan_to_num(np.nanmean(sample.start_s, axis=1))
-    found = []
-    for stage in range(int(nodes.stage.max()) + 1):
-        on_stage = sorted(np.flatnonzero(nodes.stage == stage).tolist(), key=lambda node: (start_s[node], node))
-        found += find_batches(nodes, sample, on_stage)
-    return found
+    order = np.argsort(start_s, kind="stable")
+    on_stages = (order[nodes.stage[order] == stage] for stage in range(int(nodes.stage.max()) + 1))
+    return [batch for on_stage in on_stages for batch in find_batches(nodes, sample, on_stage)]
 
 
-def find_batches(nodes: Nodes, sample: SampledLanes, order: list[int]) -> list[tuple[int, ...]]:
+def find_batches(nodes: Nodes, sample: SampledLanes, order: Ints) -> list[tuple[int, ...]]:
     """Find point-to-point operations of one worker that start and end as one: a blocking batch of several transfers.
 
     `order` lists the worker's nodes in launch order.
     """
-    p2p = [node for node in order if Op(int(nodes.op[node])) in P2P]
+    p2p = order[np.isin(nodes.op[order], P2P)]
     batches = _group_alike(sample, p2p, sample.granularity_s)
     if not batches and sample.blurred_s > sample.granularity_s:
         # Timestamps with noise of their own: the members of a batch are recorded apart by as much.
@@ -130,41 +129,38 @@ def find_batches(nodes: Nodes, sample: SampledLanes, order: list[int]) -> list[t
     return batches
 
 
-def _group_alike(sample: SampledLanes, p2p: list[int], tolerance_s: float) -> list[tuple[int, ...]]:
+def _group_alike(sample: SampledLanes, p2p: Ints, tolerance_s: float) -> list[tuple[int, ...]]:
     """Group operations near each other that start and end within a tolerance in nearly all lanes.
 
     A member without a peer moves nothing and ends at once: it may stand between the others.
     """
+    alike = [_are_alike(sample, p2p, back, tolerance_s) for back in range(1, MAX_BATCH + 1)]
+    if not any(map(any, alike)):
+        return []
     groups: list[list[int]] = []
-    near = _list_near(sample, p2p, tolerance_s)
-    for at, node in enumerate(p2p):
+    for at in range(len(p2p)):
         for group in reversed(groups[-MAX_BATCH:]):
             back = at - group[0]
-            if (back >= len(near) or near[back][at]) and _together(sample, p2p[group[0]], node, tolerance_s):
+            while back > len(alike):
+                alike.append(_are_alike(sample, p2p, len(alike) + 1, tolerance_s))
+            if alike[back - 1][at]:
                 group.append(at)
                 break
         else:
             groups.append([at])
-    return [tuple(p2p[at] for at in group) for group in groups if len(group) > 1]
+    return [tuple(p2p[group].tolist()) for group in groups if len(group) > 1]
 
 
-def _list_near(sample: SampledLanes, p2p: list[int], tolerance_s: float) -> list[list[bool]]:
-    """Say whether each operation starts near the one n before it, in a lane that tells of nearly all: a list for each n."""
-    if not sample.is_complete:
-        return []
-    start_s = sample.start_s[p2p, : 1 + math.floor((1.0 - HELD_SHARE) * sample.start_s.shape[1])]
-    found = [[True] * len(p2p)]
-    for back in range(1, min(2 * MAX_BATCH, len(p2p))):
-        near = np.full(len(p2p), fill_value=False)
-        near[back:] = (np.abs(start_s[back:] - start_s[:-back]) <= tolerance_s).any(axis=1)
-        found.append(near.tolist())
-    return found
-
-
-def _together(sample: SampledLanes, first: int, second: int, tolerance_s: float) -> bool:
-    """Say whether two operations start and end as one in nearly all lanes that recorded both."""
-    apart = np.abs(sample.start_s[first] - sample.start_s[second])
-    if sample.is_complete and np.count_nonzero(apart <= tolerance_s) < HELD_SHARE * apart.size:
-        return False  # the starts are apart: the ends need no look
-    apart = sample.recorded(np.maximum(apart, np.abs(sample.end_s[first] - sample.end_s[second])))
-    return bool(apart.size and np.count_nonzero(apart <= tolerance_s) / apart.size >= HELD_SHARE)
+def _are_alike(sample: SampledLanes, p2p: Ints, back: int, tolerance_s: float) -> list[bool]:
+    """Say of each operation whether it starts and ends with the one so many before it, in nearly all lanes that recorded both."""
+    start_s, end_s = sample.start_s, sample.end_s
+    found, at = np.full(len(p2p), fill_value=False), np.arange(back, len(p2p))
+    if sample.is_complete:  # of so many lanes one tells, unless they are apart
+        few = start_s[p2p, : 1 + math.floor((1.0 - HELD_SHARE) * start_s.shape[1])]
+        at = at[(np.abs(few[back:] - few[:-back]) <= tolerance_s).any(axis=1)] if len(at) else at
+    for part in split_nodes(at, start_s.shape[1]):
+        first, second = p2p[part - back], p2p[part]
+        apart = np.maximum(np.abs(start_s[first] - start_s[second]), np.abs(end_s[first] - end_s[second]))
+        found[part] = np.count_nonzero(apart <= tolerance_s, axis=1) / sample.count(apart) >= HELD_SHARE
+    alike: list[bool] = found.tolist()
+    return alike

@@ -7,9 +7,8 @@ the step gets shorter by what that part is: no second counts twice, and none is 
 computes take time: its workers compute or stand in the bubble.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from diagnose.model.budget import CleanStep
 from diagnose.model.change import Remove
 from diagnose.model.optype import COMPUTE, P2P, Op
 from diagnose.model.trace import Bools, Seconds
-from diagnose.whatif.graph import Barrier, Graph
+from diagnose.whatif.graph import Graph, change_lanes, repeat_lanes
 from diagnose.whatif.levels import OfNodes, stack
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
@@ -66,7 +65,7 @@ def _measure_block(
     own_s, delay_s = stack(own, shape), stack(delay, shape)
     kept = np.stack([np.ones(len(op), dtype=bool), ~np.isin(op, P2P), works | late], axis=1)
     met = replay(
-        _change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape), (3, 1))),
+        repeat_lanes(graph, 3, shape),
         _lay_out(own_s, kept),
         _lay_out(delay_s, np.ones_like(kept)),
     )
@@ -78,7 +77,7 @@ def _measure_block(
         for worlds, busy in zip(delay_s.reshape(-1, 3, *apart), o.busy, strict=True):
             worlds[1] = np.minimum(worlds[0], _flatten(busy[at] if len(busy) > 1 else busy, shape))
     ends = replay_ends(
-        _change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape).reshape(apart), (3, 1))),
+        change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape).reshape(apart), (3, 1))),
         own_s,
         delay_s,
     )
@@ -104,17 +103,6 @@ def _flatten(array: Seconds, shape: tuple[int, int]) -> Seconds:
     if array.size == 1:
         return array
     return (array if array.shape == shape else np.broadcast_to(array, shape)).reshape(-1, 1)
-
-
-def _change_lanes(graph: Graph, change: Callable[[Bools], Bools]) -> Graph:
-    """Give the graph whose barriers hold for other lanes: itself where all hold for all."""
-    if all(barrier.lanes is None for of_node in graph.barriers.values() for barrier in of_node):
-        return graph
-    barriers: dict[int, tuple[Barrier, ...]] = {
-        node: tuple(b if b.lanes is None else dataclasses.replace(b, lanes=change(b.lanes)) for b in of_node)
-        for node, of_node in graph.barriers.items()
-    }
-    return dataclasses.replace(graph, barriers=barriers)
 
 
 def _unite(spans: Sequence[tuple[Seconds, Seconds]]) -> float:

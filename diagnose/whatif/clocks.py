@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Block, Evidence, Seconds, Trace
 from diagnose.whatif.batches import find_all_batches
-from diagnose.whatif.graph import Graph
+from diagnose.whatif.graph import Graph, flatten
 
 #: Offsets below this, and below this part of a typical forward, are the timers' granularity and are left alone.
 MIN_OFFSET_S = 100e-6
@@ -107,17 +107,15 @@ def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Secon
     """Estimate each worker's offset against stage 0 of its dp rank, shape (n_dp, n_stages)."""
     seen: dict[tuple[int, int], list[Seconds]] = {}
     for block, graph in blocks:
-        stride = -(-len(block.steps) // MAX_STEPS)
-        batched = {node for batch in find_all_batches(block) for node in batch}
-        for event in graph.events:
-            # The end of a batch says when its last transfer ended, not when this one did.
-            if batched.intersection(event.members):
-                continue
-            if len(event.members) != 2 or event.across_dp or block.nodes.op[event.members[0]] == Op.EMBEDDING:
-                continue
-            send, recv = event.members
-            link = int(block.nodes.stage[send]), int(block.nodes.stage[recv])
-            seen.setdefault(link, []).append(block.end_s[recv, ::stride] - block.end_s[send, ::stride])
+        stride, stages, moves = -(-len(block.steps) // MAX_STEPS), block.nodes.stage, graph.moves
+        pairs = moves.members.take(np.flatnonzero((moves.members.lengths == 2) & ~moves.across_dp)).flat.reshape(-1, 2)
+        # The end of a batch says when its last transfer ended, not when this one did.
+        batched = np.isin(pairs, flatten(find_all_batches(block))).any(axis=1)
+        send, recv = pairs[~batched & (block.nodes.op[pairs[:, 0]] != Op.EMBEDDING)].T
+        link = stages[send] * n_stages + stages[recv]
+        for one in np.unique(link).tolist():
+            ends = [block.end_s[nodes[link == one], ::stride] for nodes in (recv, send)]
+            seen.setdefault(divmod(one, n_stages), []).append((ends[0] - ends[1]).reshape(-1, block.n_dp))
     between = {link: _center_and_spread(np.concatenate(ends)) for link, ends in seen.items()}
     n_dp = blocks[0][0].n_dp
     offset_s = np.zeros((n_dp, n_stages))
@@ -153,11 +151,12 @@ def _across_ranks(blocks: Sequence[tuple[Block, Graph]], along: Seconds) -> Seco
     ends: list[Seconds] = []
     for block, graph in blocks:
         stride = -(-len(block.steps) // MAX_STEPS)
-        for event in graph.events:
-            if event.across_dp and block.nodes.op[event.members[0]] in DP_COLLECTIVES:
-                end_s = block.end_s[event.members[0], ::stride] - along[:, int(block.nodes.stage[event.members[0]])]
-                ends.append(end_s - np.median(end_s, axis=1, keepdims=True))
-    if not ends or n_dp == 1:
+        members = graph.moves.members
+        first = members.flat[members.begin[:-1][graph.moves.across_dp]]
+        nodes = first[np.isin(block.nodes.op[first], DP_COLLECTIVES)]
+        end_s = block.end_s[nodes, ::stride] - along.T[block.nodes.stage[nodes], None]
+        ends.append((end_s - np.median(end_s, axis=2, keepdims=True)).reshape(-1, n_dp))
+    if not any(map(len, ends)) or n_dp == 1:
         return np.zeros(n_dp)
     center, spread = _center_and_spread(np.concatenate(ends))
     return np.where(np.abs(center) > MIN_OFFSET_SPREADS * spread, center, 0.0)

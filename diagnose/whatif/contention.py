@@ -211,12 +211,13 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
     stride = max(1, block.start_s[0].size // MAX_LANES)
     start_s = block.start_s.reshape(n_nodes, -1)[:, ::stride]
     end_s = block.end_s.reshape(n_nodes, -1)[:, ::stride]
+    of_type, computing = np.flatnonzero(nodes.op == op), np.flatnonzero(np.isin(nodes.op, DIRECTIONS))
+    if not len(of_type):
+        return []
     usual_s = start_s.mean(axis=1)
     found = []
     for stage in range(n_stages):
-        here = nodes.stage == stage
-        sources = np.flatnonzero(here & (nodes.op == op))
-        computes = np.flatnonzero(here & np.isin(nodes.op, DIRECTIONS))
+        sources, computes = (some[nodes.stage[some] == stage] for some in (of_type, computing))
         if not len(sources):
             continue
         sources = sources[np.argsort(usual_s[sources], kind="stable")]

@@ -13,7 +13,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
 from diagnose.model.placement import WAYS
 from diagnose.model.trace import Nodes, Seconds
-from diagnose.whatif.graph import Event, Graph, Layout, chain_waits, order_graph
+from diagnose.whatif.graph import Events, Graph, Layout, Ragged, chain_waits, order_graph
 from diagnose.whatif.overlaps import Overlaps, chain_beside
 
 #: More than there are types of operations.
@@ -155,7 +155,7 @@ def _link_computes(layout: Layout, waits: list[set[int]]) -> None:
                     waits[node].add(source)
 
 
-def find_events(layout: Layout, *, has_dp: bool) -> list[Event]:
+def find_events(layout: Layout, *, has_dp: bool) -> Events:
     """Group the nodes that move together.
 
     Raises
@@ -164,31 +164,23 @@ def find_events(layout: Layout, *, has_dp: bool) -> list[Event]:
         A send (or recv) whose peer is nowhere in the trace.
     """
     nodes, n_stages = layout.nodes, layout.n_stages
-    events: list[Event] = []
-    grouped: set[int] = set()
+    pairs = match_pairs(layout)
+    clips = _group_by_seq(nodes, [node for stage in range(n_stages) for node in layout.of(Op.CLIP, stage)])
+    ends = sorted({0, n_stages - 1})
+    embeddings = _group_by_seq(nodes, [node for stage in ends for node in layout.of(Op.EMBEDDING, stage)])
+    given = Ragged.of([*pairs, *clips, *embeddings])
+    alone, collective = np.ones(len(nodes), dtype=bool), np.isin(nodes.op, DP_COLLECTIVES)
+    alone[given.flat] = False
+    singles = np.flatnonzero(alone & (has_dp | ~collective))
+    members = Ragged(np.r_[given.flat, singles], np.r_[given.begin, given.begin[-1] + 1 + np.arange(len(singles))])
+    across_dp = np.r_[np.zeros(len(given), dtype=bool), collective[singles]]
+    across_dp[len(pairs) : len(pairs) + len(clips)] = True
+    return Events(members, members, Ragged.of([()] * len(members)), across_dp)
 
-    def add(members: Sequence[int], *, across_dp: bool = False) -> None:
-        events.append(Event(tuple(members), across_dp, tuple(members)))
-        grouped.update(members)
 
-    for pair in match_pairs(layout):
-        add(pair)
-    clips = [node for stage in range(n_stages) for node in layout.of(Op.CLIP, stage)]
-    for seq in sorted({int(nodes.seq[node]) for node in clips}):
-        add([node for node in clips if nodes.seq[node] == seq], across_dp=True)
-    embeddings = [node for stage in sorted({0, n_stages - 1}) for node in layout.of(Op.EMBEDDING, stage)]
-    for seq in sorted({int(nodes.seq[node]) for node in embeddings}):
-        add([node for node in embeddings if nodes.seq[node] == seq])
-    if has_dp:
-        for op in DP_COLLECTIVES:
-            for stage in range(n_stages):
-                for node in layout.of(op, stage):
-                    add((node,), across_dp=True)
-    skipped = set() if has_dp else {int(op) for op in DP_COLLECTIVES}
-    for node, op in enumerate(nodes.op.tolist()):
-        if node not in grouped and op not in skipped:
-            add((node,))
-    return events
+def _group_by_seq(nodes: Nodes, found: Sequence[int]) -> list[list[int]]:
+    """Group nodes of several stages by number, rising."""
+    return [[n for n in found if nodes.seq[n] == seq] for seq in sorted({int(nodes.seq[n]) for n in found})]
 
 
 def match_pairs(layout: Layout) -> list[tuple[int, int]]:

@@ -5,9 +5,8 @@ Enters: the nodes of a block. Leaves: a `Graph`, shared by all steps and dp rank
 
 import dataclasses
 import functools
-import heapq
 import itertools
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -258,11 +257,11 @@ class Layout:
 def order_graph(
     layout: Layout,
     waits: list[set[int]],
-    events: list[Event],
+    events: Events,
     barriers: dict[int, tuple[Barrier, ...]],
     batches: Sequence[tuple[int, ...]] = (),
 ) -> Graph:
-    """Put events into topological order, ties by typical start.
+    """Put events into topological order.
 
     `batches` are operations of one worker that were launched in one blocking batch and end together.
 
@@ -271,12 +270,14 @@ def order_graph(
     TraceError
         Operations wait for each other in a circle; the message names them.
     """
-    nodes, start_s = layout.nodes, layout.start_s.tolist()
-    events = _join_batches(events, batches)
-    key = [min(start_s[node] for node in event.completes or event.members) for event in events]
-    ends_in = {node for event in events for node in event.completes}
-    sources = Ragged.of([sorted(w & ends_in) for w in waits])
-    return arrange(nodes, sources, Events.of(events), barriers, find_finals(layout, ends_in), key)
+    events = join_batches(events, Ragged.of(batches), len(layout.nodes))
+    ends_in = np.zeros(len(waits), dtype=bool)
+    ends_in[events.completes.flat] = True
+    pairs = Ragged.of(waits)
+    known = ends_in[pairs.flat]
+    sources = Ragged.of_pairs(pairs.row_of()[known], pairs.flat[known], len(waits))
+    finals = find_finals(layout, set(events.completes.flat.tolist()))
+    return arrange(layout.nodes, sources, events, barriers, finals)
 
 
 def arrange(
@@ -285,16 +286,15 @@ def arrange(
     events: Events,
     barriers: dict[int, tuple[Barrier, ...]],
     finals: tuple[int, ...],
-    key: Sequence[float] | Ints,
 ) -> Graph:
-    """Make a graph of its parts, its events in topological order, ties by their key, then as they stand.
+    """Make a graph of its parts, its events in topological order.
 
     Raises
     ------
     TraceError
         Operations wait for each other in a circle; the message names them.
     """
-    events = events.take(_sort_events(nodes, events, sources, barriers, key))
+    events = events.take(_sort_events(nodes, events, sources, barriers))
     return Graph(sources, events, barriers, finals, _opening(nodes, sources, events))
 
 
@@ -307,8 +307,26 @@ def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, 
         Operations would wait for each other in a circle.
     """
     together = {node: (*graph.barriers.get(node, ()), *barriers.get(node, ())) for node in {*graph.barriers, *barriers}}
-    order = _sort_events(nodes, graph.moves, graph.sources, together, range(len(graph.moves)))
+    order = _sort_events(nodes, graph.moves, graph.sources, together)
     return dataclasses.replace(graph, moves=graph.moves.take(order), barriers=together)
+
+
+def repeat_lanes(graph: Graph, n_times: int, shape: tuple[int, int]) -> Graph:
+    """Give the graph for so many sets of lanes, each (n_steps, n_dp), in turn on the axis of steps."""
+    if n_times == 1:
+        return graph
+    return change_lanes(graph, lambda lanes: np.tile(np.broadcast_to(lanes, shape), (n_times, 1)))
+
+
+def change_lanes(graph: Graph, change: Callable[[Bools], Bools]) -> Graph:
+    """Give the graph whose barriers hold for other lanes: itself where all hold for all."""
+    if all(barrier.lanes is None for of_node in graph.barriers.values() for barrier in of_node):
+        return graph
+    barriers: dict[int, tuple[Barrier, ...]] = {
+        node: tuple(b if b.lanes is None else dataclasses.replace(b, lanes=change(b.lanes)) for b in of_node)
+        for node, of_node in graph.barriers.items()
+    }
+    return dataclasses.replace(graph, barriers=barriers)
 
 
 def _sort_events(
@@ -316,26 +334,17 @@ def _sort_events(
     events: Events,
     sources: Ragged,
     barriers: Mapping[int, tuple[Barrier, ...]],
-    key: Sequence[float] | Ints,
 ) -> Ints:
-    """Put events into topological order, ties by their key, then as they stand."""
+    """Put events into topological order, by the last event that each waits for."""
     earlier, later = list_edges(events, sources, barriers)
     begin = np.searchsorted(earlier, np.arange(len(events) + 1)).tolist()
     after, open_waits = later.tolist(), np.bincount(later, minlength=len(events)).tolist()
-    by_rank = np.argsort(np.asarray(key, dtype=np.float64), kind="stable")
-    rank = np.empty(len(events), dtype=np.int64)
-    rank[by_rank] = np.arange(len(events))
-    at_rank, rank_of = by_rank.tolist(), rank.tolist()
-    ready = [rank_of[i] for i, n in enumerate(open_waits) if not n]
-    heapq.heapify(ready)
-    ordered: list[int] = []
-    while ready:
-        i = at_rank[heapq.heappop(ready)]
-        ordered.append(i)
+    ordered = [i for i, n in enumerate(open_waits) if not n]
+    for i in ordered:  # which grows meanwhile
         for j in after[begin[i] : begin[i + 1]]:
-            open_waits[j] -= 1
-            if not open_waits[j]:
-                heapq.heappush(ready, rank_of[j])
+            n = open_waits[j] = open_waits[j] - 1
+            if not n:
+                ordered.append(j)
     if len(ordered) < len(events):
         at = np.flatnonzero(open_waits)
         of_events = zip(events.completes.take(at).rows(), events.members.take(at).rows(), strict=True)
@@ -383,13 +392,11 @@ def last_of(seconds: Seconds, rows: Ragged, latest: np.ufunc = np.maximum) -> Se
     return back
 
 
-def group_by_members(events: Iterable[Event]) -> list[Ints]:
-    """Give the members of events, an array of shape (n_events, n_members) for each number of members but none."""
-    found: dict[int, list[tuple[int, ...]]] = {}
-    for event in events:
-        if event.members:
-            found.setdefault(len(event.members), []).append(event.members)
-    return [np.array(members, dtype=np.int64) for members in found.values()]
+def group_by_length(rows: Ragged) -> list[Ints]:
+    """Give rows as arrays, one of shape (n_rows, length) for each length but none."""
+    lengths = rows.lengths
+    every = np.unique(lengths[lengths > 0]).tolist()
+    return [rows.take(np.flatnonzero(lengths == length)).flat.reshape(-1, length) for length in every]
 
 
 def split_nodes(nodes: Ints, n_lanes: int) -> list[Ints]:
@@ -402,22 +409,20 @@ def flatten(rows: Sequence[Collection[int]]) -> Ints:
     return np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=sum(map(len, rows)))
 
 
-def _join_batches(events: list[Event], batches: Sequence[tuple[int, ...]]) -> list[Event]:
+def join_batches(events: Events, batches: Ragged, n_nodes: int) -> Events:
     """Let the operations of each batch end together, after the last of their pairs has moved."""
-    batched = {node for batch in batches for node in batch}
-    if not batched:
+    if not len(batches):
         return events
-    starts_in = {node: i for i, event in enumerate(events) for node in event.members}
-    split = [
-        event
-        if batched.isdisjoint(event.completes)
-        else dataclasses.replace(event, completes=tuple(n for n in event.completes if n not in batched))
-        for event in events
-    ]
-    return split + [
-        Event((), across_dp=False, completes=batch, awaits=tuple(sorted({starts_in[node] for node in batch})))
-        for batch in batches
-    ]
+    batched = np.zeros(n_nodes, dtype=bool)
+    batched[batches.flat] = True
+    kept, starts_in, n = ~batched[events.completes.flat], events.find(events.members, n_nodes), len(events)
+    completes = np.r_[np.bincount(events.completes.row_of()[kept], minlength=n), batches.lengths]
+    return Events(
+        Ragged(events.members.flat, np.r_[events.members.begin, np.full(len(batches), events.members.begin[-1])]),
+        Ragged(np.r_[events.completes.flat[kept], batches.flat], np.cumsum(np.r_[0, completes])),
+        Ragged.of_pairs(n + batches.row_of(), starts_in[batches.flat], n + len(batches)),
+        np.r_[events.across_dp, np.zeros(len(batches), dtype=bool)],
+    )
 
 
 def _opening(nodes: Nodes, sources: Ragged, events: Events) -> frozenset[int]:

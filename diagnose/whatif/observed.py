@@ -6,20 +6,29 @@ much. Costs O(nodes) comparisons over at most `MAX_LANES` lanes.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.members import GROUP_PREFIXES
 from diagnose.model.optype import DIRECTIONS, P2P, Op
-from diagnose.model.trace import NO_ROWS, Block, Evidence, Nodes, Seconds, Trace
-from diagnose.numerics.robust import quantile
+from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds, Trace
+from diagnose.numerics.robust import nan_quantile
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
 from diagnose.whatif.dependencies import N_TYPES, essential_waits, find_events, number_kinds
-from diagnose.whatif.graph import Event, Graph, Layout, Ragged, group_by_members, last_of, order_graph, split_nodes
+from diagnose.whatif.graph import (
+    Events,
+    Graph,
+    Layout,
+    Ragged,
+    group_by_length,
+    last_of,
+    order_graph,
+    split_nodes,
+)
 from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.occupied import (
     add_inner_waits,
@@ -49,7 +58,7 @@ APART_SHARE = 0.05
 OVERLAP_SHARE = 0.1
 
 
-_PIPELINED = {int(op) for op in (*DIRECTIONS, *P2P)}
+_PIPELINED = (*DIRECTIONS, *P2P)
 _RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 
@@ -77,8 +86,10 @@ class Observed:
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """The point-to-point pairs."""
-        events, moves = self.graph.events, np.isin(self.block.nodes.op, P2P).tolist()
-        return [(e.members[0], e.members[1]) for e in events if len(e.members) == 2 and moves[e.members[0]]]
+        members = self.graph.moves.members
+        pairs = members.take(np.flatnonzero(members.lengths == 2)).flat.reshape(-1, 2)
+        send, recv = pairs[np.isin(self.block.nodes.op[pairs[:, 0]], P2P)].T.tolist()
+        return list(zip(send, recv, strict=True))
 
     def through(self, pair: tuple[int, int]) -> Seconds:
         """Say how long after its send began a recv was over: as long as the transfer took, at least."""
@@ -160,26 +171,27 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     layout = Layout(block.nodes, start_s, find_overlaps(block, start_s))
     sample = SampledLanes(block)
     events = find_events(layout, has_dp=has_dp)
-    in_graph = {node for event in events for node in event.members}
+    members = events.members.flat
     waits = essential_waits(layout, has_dp=has_dp)
-    order = [
-        sorted(
-            in_graph.intersection(np.flatnonzero(block.nodes.stage == stage).tolist()), key=lambda n: (start_s[n], n)
-        )
-        for stage in range(layout.n_stages)
-    ]
-    moving = {node for event in events if len(event.members) > 1 for node in event.members}
+    by_start = np.unique(members)
+    by_start = by_start[np.argsort(start_s[by_start], kind="stable")]
+    order = [by_start[block.nodes.stage[by_start] == stage] for stage in range(layout.n_stages)]
+    moving = np.zeros(len(block.nodes), dtype=bool)
+    moving[members] = (events.members.lengths > 1)[events.members.row_of()]
     # Transfers to nobody last no time: that they end together says nothing.
-    batches = [b for stage in order for b in find_batches(block.nodes, sample, stage) if moving.intersection(b)]
-    kinds = number_kinds(layout)
-    shares = _measure_shares(kinds, sample, order)
-    apart = _types_apart(block.nodes, sample, order)
-    held = {pair for pair in _held_classes(kinds, shares, batches) if (pair[0] % N_TYPES, pair[1]) not in apart}
-    _drop_broken_waits(block, sample, waits, in_graph)
+    batches = [b for stage in order for b in find_batches(block.nodes, sample, stage) if moving[list(b)].any()]
+    _drop_broken_waits(block, sample, waits, members)
     starts_at, ends_at = _moving_times(sample, start_s, events, batches)
     for stage_order in order:
         _add_tied_waits(block.nodes, sample, waits, stage_order, starts_at, ends_at)
-        _add_serial_waits(block, sample, waits, stage_order, _Kinds(kinds, held, shares), starts_at, ends_at)
+    may = _look_before(block.nodes, number_kinds(layout), sample, order, batches, starts_at, ends_at)
+    # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
+    pipelined = np.isin(block.nodes.op[members], _PIPELINED)
+    part = np.where(pipelined, EXPLAINED_SHARE, PARTLY_EXPLAINED_SHARE)
+    for source, node in list(_explain_delays(sample, members, waits, may[members], part)):
+        waits[node].add(source)
+    for stage_order in order:
+        _add_serial_waits(block, sample, waits, stage_order, starts_at, ends_at)
     for batch in batches:
         # Launched in one call: what keeps one of them from being launched keeps all.
         together = set().union(*(waits[node] for node in batch)).difference(batch)
@@ -193,92 +205,111 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     return add_hidden_barriers(block, layout, graph, waits, events, batches)
 
 
-#: How often an operation never started before another one had ended, by (earlier, later): `SampledLanes.held_share`.
-_Shares = dict[tuple[int, int], float]
+def _look_before(
+    nodes: Nodes,
+    kinds: Sequence[int],
+    sample: SampledLanes,
+    order: Sequence[Ints],
+    batches: Sequence[tuple[int, ...]],
+    starts_at: Seconds,
+    ends_at: Seconds,
+) -> Ints:
+    """Find what each operation may wait for on its worker: the last of each kind before it, if it never overtakes it.
+
+    That one must move earlier, too, so that no circle can arise. Being never earlier is not enough: beside a slow worker
+    everything is late, and would wait for everything.
+
+    Returns
+    -------
+    ndarray of int64, shape (n_nodes, n_kinds)
+        Nodes, -1 for none.
+    """
+    values, kind = np.unique(np.asarray(kinds), return_inverse=True)
+    every = np.arange(len(values))
+    last = np.full((len(kinds), len(values)), -1)
+    for of_stage in order:
+        at = np.where(kind[of_stage[:-1], None] == every, np.arange(len(of_stage) - 1)[:, None], -1)
+        at = np.maximum.accumulate(at, axis=0)
+        last[of_stage[1:]] = np.where(at < 0, -1, of_stage[at])
+    waiter, of_kind = (last >= 0).nonzero()
+    source = last[waiter, of_kind]
+    share = sample.held_shares(source, waiter)
+    held = _held_classes(kind[waiter], of_kind, share, _share_batch(source, waiter, batches, len(kinds)), len(values))
+    ops, computes = values % N_TYPES, [int(op) for op in DIRECTIONS]
+    apart = np.isin(ops, _types_apart(nodes, sample, order))
+    held &= ~(apart[:, None] & np.isin(values, computes))
+    may = held[of_kind, kind[waiter]] & (ends_at[source] < starts_at[waiter]) & (share >= HELD_SHARE)
+    # What nothing in the pipeline needs yet, nothing in it waits for.
+    may &= ~(_are_idle_gathers(nodes)[source] & np.isin(nodes.op[waiter], _PIPELINED))
+    last[waiter[~may], of_kind[~may]] = -1
+    return last
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Kinds:
-    """The kind of each node, the pairs of kinds (earlier, later) of which the later one waits, and how often each node did."""
-
-    of: Sequence[int]
-    held: set[tuple[int, int]]
-    shares: _Shares
-
-
-def _measure_shares(kinds: Sequence[int], sample: SampledLanes, order: list[list[int]]) -> _Shares:
-    """Measure how often each operation waited for the last one of each type before it on its worker."""
-    pairs: list[tuple[int, int]] = []
-    for stage_order in order:
-        last: dict[int, int] = {}
-        for node in stage_order:
-            pairs += [(source, node) for source in last.values()]
-            last[kinds[node]] = node
-    return dict(zip(pairs, sample.held_shares(pairs), strict=True))
+def _share_batch(source: Ints, waiter: Ints, batches: Sequence[tuple[int, ...]], n_nodes: int) -> Bools:
+    """Say of pairs of operations whether both are of one batch."""
+    batch_of = np.full(n_nodes, -1)
+    for i, batch in enumerate(batches):
+        batch_of[list(batch)] = i
+    return np.asarray((batch_of[waiter] >= 0) & (batch_of[source] == batch_of[waiter]))
 
 
-def _held_classes(kinds: Sequence[int], shares: _Shares, batches: list[tuple[int, ...]]) -> set[tuple[int, int]]:
-    """Find the pairs of types (earlier, later) where the later operation always waits for the last one of the earlier type.
+def _held_classes(waiter: Ints, source: Ints, share: Seconds, together: Bools, n_kinds: int) -> Bools:
+    """Find the kinds (earlier, later) where the later operation always waits for the last one of the earlier kind.
 
     Operations of one batch are launched together: that they do not wait for each other says nothing of those that are not.
     """
-    batch_of = {node: i for i, batch in enumerate(batches) for node in batch}
-    found: dict[tuple[int, int], list[float]] = {}
-    for (source, node), share in shares.items():
-        if node not in batch_of or batch_of.get(source) != batch_of[node]:
-            found.setdefault((kinds[source], kinds[node]), []).append(share)
-    return {pair for pair, of_types in found.items() if np.mean(of_types) >= HELD_SHARE}
+    pair, shape = (source * n_kinds + waiter)[~together], (n_kinds, n_kinds)
+    total, n = (np.bincount(pair, weights, minlength=n_kinds**2) for weights in (share[~together], None))
+    return np.asarray((n > 0) & (total / np.maximum(n, 1) >= HELD_SHARE)).reshape(shape)
 
 
-def _types_apart(nodes: Nodes, sample: SampledLanes, order: list[list[int]]) -> set[tuple[int, int]]:
-    """Find the pairs of types (communication, compute) that run apart, so that a compute which waits does so by contention.
+def _types_apart(nodes: Nodes, sample: SampledLanes, order: Sequence[Ints]) -> list[int]:
+    """Find the types of communication that run apart from computes, so that a compute which waits does so by contention.
 
     Gradients are never needed by a compute of their step. Transfers run apart if any of them overlaps a compute; where none
     does they block the worker.
     """
-    ops, computes, transfers = nodes.op.tolist(), {int(op) for op in DIRECTIONS}, {int(op) for op in P2P}
-    found = {(int(Op.REDUCE_SCATTER), op) for op in computes}
-    n_apart = n_looked = 0
-    for stage_order in order:
-        for at, node in enumerate(stage_order):
-            if ops[node] not in transfers:
-                continue
-            following = next((n for n in stage_order[at + 1 : at + 1 + MAX_RECENT] if ops[n] in computes), None)
-            if following is None:
-                continue
-            overlap = sample.end_s[node] - sample.start_s[following]
-            begun = sample.start_s[node] <= sample.start_s[following]
-            n_apart += int(
-                (begun & (overlap > OVERLAP_SHARE * (sample.end_s[following] - sample.start_s[following]))).sum()
-            )
-            n_looked += overlap.size
-    if n_apart > APART_SHARE * n_looked:
-        found |= {(transfer, op) for transfer in transfers for op in computes}
-    return found
+    transfers, followers = [], []
+    for of_stage in order:
+        computes = np.flatnonzero(np.isin(nodes.op[of_stage], DIRECTIONS))
+        at = np.flatnonzero(np.isin(nodes.op[of_stage], P2P))
+        next_at = np.append(computes, len(of_stage) + MAX_RECENT)[np.searchsorted(computes, at)]
+        near = next_at - at <= MAX_RECENT
+        transfers.append(of_stage[at[near]])
+        followers.append(of_stage[next_at[near]])
+    transfer, following = np.concatenate(transfers), np.concatenate(followers)
+    n_apart = 0
+    for part in split_nodes(np.arange(len(transfer)), sample.start_s.shape[1]):
+        start_s, end_s = sample.start_s[following[part]], sample.end_s[following[part]]
+        overlap = sample.end_s[transfer[part]] - start_s
+        begun = sample.start_s[transfer[part]] <= start_s
+        n_apart += int(np.count_nonzero(begun & (overlap > OVERLAP_SHARE * (end_s - start_s))))
+    blocks = n_apart <= APART_SHARE * len(transfer) * sample.start_s.shape[1]
+    return [int(op) for op in ((Op.REDUCE_SCATTER,) if blocks else (Op.REDUCE_SCATTER, *P2P))]
 
 
-def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]], in_graph: set[int]) -> None:
+def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]], members: Ints) -> None:
     """Take out waits of the step's end that the times contradict (another framework closes its steps in another order)."""
-    closing = {Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER, Op.GC}
-    for node in in_graph:
-        if Op(int(block.nodes.op[node])) not in closing:
-            continue
+    closing = (Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER, Op.GC)
+    in_graph = np.zeros(len(waits), dtype=bool)
+    in_graph[members] = True
+    for node in members[np.isin(block.nodes.op[members], closing)].tolist():
         for source in list(waits[node]):
-            if source in in_graph and sample.held_share(source, node) < 1.0 - HELD_SHARE:
+            if in_graph[source] and sample.held_share(source, node) < 1.0 - HELD_SHARE:
                 waits[node].discard(source)
 
 
 def _moving_times(
-    sample: SampledLanes, start_s: Seconds, events: list[Event], batches: list[tuple[int, ...]]
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Say when each node's event usually moves, and when the last event that its end waits for does.
+    sample: SampledLanes, start_s: Seconds, events: Events, batches: list[tuple[int, ...]]
+) -> tuple[Seconds, Seconds]:
+    """Say when each node's event usually moves, and when the last event that its end waits for does: (n_nodes,), NaN for none.
 
     One whose rows are missing in some lanes is compared with others as if these were lanes like the rest: a late one moves all.
     """
-    moves: dict[int, float] = {}
+    moves = np.full(len(start_s), np.nan)
     recorded = ~np.isnan(sample.start_s)
     lanes_s = np.where(recorded, sample.start_s, 0.0).sum(axis=0) / np.maximum(recorded.sum(axis=0), 1)
-    for members in group_by_members(events):
+    for members in group_by_length(events.members):
         for part in split_nodes(members, sample.start_s.shape[1] * members.shape[1]):
             starts = sample.start_s[part].max(axis=1)  # NaN where one member is
             moved = starts.mean(axis=1)
@@ -286,11 +317,10 @@ def _moving_times(
                 there = ~np.isnan(starts[i])
                 late_s = starts[i][there] - lanes_s[there]
                 moved[i] = late_s.mean() + lanes_s.mean() if there.any() else np.max(start_s[part[i]])
-            for of_event, seconds in zip(part.tolist(), moved.tolist(), strict=True):
-                moves.update(dict.fromkeys(of_event, seconds))
-    ends = dict(moves)
+            moves[part] = moved[:, None]
+    ends = moves.copy()
     for batch in batches:
-        ends.update(dict.fromkeys(batch, max(moves[node] for node in batch)))
+        ends[list(batch)] = moves[list(batch)].max()
     return moves, ends
 
 
@@ -298,18 +328,17 @@ def _add_tied_waits(
     nodes: Nodes,
     sample: SampledLanes,
     waits: list[set[int]],
-    order: list[int],
-    starts_at: dict[int, float],
-    ends_at: dict[int, float],
+    order: Ints,
+    starts_at: Seconds,
+    ends_at: Seconds,
 ) -> None:
     """Let each recv wait for what it starts with the end of, where in every lane that is one of a few before it, and never later.
 
     Where transfers were derived a recv is begun as its worker goes on: after a compute in some steps, after a send in others.
     """
-    at = np.asarray(order, dtype=np.int64)
-    start_s, end_s = sample.start_s[at], sample.end_s[at]
-    moved_s, ended_s = (np.array([times[node] for node in order]) for times in (starts_at, ends_at))
-    receives = np.isin(nodes.op[at], _RECEIVES)
+    start_s, end_s = sample.start_s[order], sample.end_s[order]
+    moved_s, ended_s = starts_at[order], ends_at[order]
+    receives = np.isin(nodes.op[order], _RECEIVES)
     explained, pairs = np.isnan(start_s), []
     for ahead in range(1, min(MAX_RECENT, len(order) - 1) + 1):
         gap_s = start_s[ahead:] - end_s[:-ahead]
@@ -317,78 +346,37 @@ def _add_tied_waits(
         held = receives[ahead:] & (ended_s[:-ahead] < moved_s[ahead:]) & ~(gap_s < -TIE_S).any(axis=1)
         explained[ahead:] |= ties & held[:, None]
         found = np.flatnonzero(held & ties.any(axis=1))
-        pairs += list(zip(at[found].tolist(), found + ahead, strict=True))
+        pairs += list(zip(order[found].tolist(), (found + ahead).tolist(), strict=True))
     for source, waiter in pairs:
         if explained[waiter].all():
-            waits[at[waiter]].add(source)
+            waits[order[waiter]].add(source)
 
 
 def _add_serial_waits(
-    block: Block,
-    sample: SampledLanes,
-    waits: list[set[int]],
-    order: list[int],
-    kinds: _Kinds,
-    starts_at: dict[int, float],
-    ends_at: dict[int, float],
+    block: Block, sample: SampledLanes, waits: list[set[int]], order: Ints, starts_at: Seconds, ends_at: Seconds
 ) -> None:
-    """Let each operation wait for those before it on its worker that explain why it did not start earlier.
+    """Let what waits for nothing yet wait for operations shortly before it on its worker that explain why it did not start earlier.
 
-    Candidates are the last operation of every type that the operation never overtakes and that moves earlier, so that no
-    circle can arise. Being never earlier is not enough: beside a slow worker everything is late, and would wait for everything.
-    Waits that follow from others on the same worker are left out.
+    The first transfers of a direction are posted before the last computes have ended. Waits that follow from others on the same
+    worker are left out.
     """
-    last: dict[int, int] = {}
-    ops, idle = block.nodes.op.tolist(), _list_idle_gathers(block.nodes)
-    place = {node: at for at, node in enumerate(order)}
+    launched: list[int] = order.tolist()
+    place = {node: at for at, node in enumerate(launched)}
+    pipelined, idle = np.isin(block.nodes.op, _PIPELINED), _are_idle_gathers(block.nodes)
     known: dict[int, set[int]] = {}  # node -> what it waits for directly on this worker
-    prompt = _list_prompt(sample, waits, order)
-    for at, node in enumerate(order):
-        op = ops[node]
-        # What nothing in the pipeline needs yet, nothing in it waits for.
-        skipped = idle if op in _PIPELINED else ()
-        if node not in prompt:
-            candidates = {
-                source
-                for of_source, source in last.items()
-                if (of_source, kinds.of[node]) in kinds.held
-                and source not in skipped
-                and ends_at[source] < starts_at[node]
-                and kinds.shares[source, node] >= HELD_SHARE
-            }
-            # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
-            part = EXPLAINED_SHARE if op in _PIPELINED else PARTLY_EXPLAINED_SHARE
-            waits[node] |= _explain_delay(sample, node, waits[node], candidates, part)
+    for at, node in enumerate(launched):
         if not waits[node]:
-            # The first transfers of a direction are posted before the last computes have ended: ask all that came shortly before.
-            recent = {
-                source
-                for source in order[max(0, at - MAX_RECENT) : at]
-                if ends_at[source] < starts_at[node]
-                and source not in skipped
-                and sample.held_share(source, node) >= HELD_SHARE
-            }
-            waits[node] |= _explain_delay(sample, node, waits[node], recent, EXPLAINED_SHARE)
+            recent = order[max(0, at - MAX_RECENT) : at]
+            recent = recent[(ends_at[recent] < starts_at[node]) & ~(pipelined[node] & idle[recent])]
+            recent = recent[sample.held_shares(recent, np.full_like(recent, node)) >= HELD_SHARE]
+            some = _explain_delays(sample, order[at : at + 1], waits, recent[None], np.array([EXPLAINED_SHARE]))
+            waits[node].update([source for source, _ in some])
         found = {source for source in waits[node] if source in known}
         for source in sorted(found) if len(found) > 1 else ():
             if any(_follows(other, source, known, place) for other in found - {source}):
                 found.discard(source)
         waits[node] = {source for source in waits[node] if source not in known} | found
         known[node] = found
-        last[kinds.of[node]] = node
-
-
-def _list_prompt(sample: SampledLanes, waits: Sequence[set[int]], order: Sequence[int]) -> set[int]:
-    """List the operations of a worker that start as soon as what they are known to wait for has ended: nothing explains more."""
-    waiting = np.array([node for node in order if waits[node]], dtype=np.int64)
-    if not sample.is_complete or not len(waiting) or not sample.start_s.shape[1]:
-        return set()
-    found: set[int] = set()
-    for part in split_nodes(waiting, sample.start_s.shape[1]):
-        ready_s = last_of(sample.end_s, Ragged.of([waits[node] for node in part.tolist()]))
-        delay_s = np.add.reduce(np.maximum(sample.start_s[part] - ready_s, 0.0), axis=1) / sample.start_s.shape[1]
-        found.update(part[delay_s <= sample.tolerance_s].tolist())
-    return found
 
 
 def _follows(node: int, source: int, known: Mapping[int, set[int]], place: Mapping[int, int]) -> bool:
@@ -404,47 +392,54 @@ def _follows(node: int, source: int, known: Mapping[int, set[int]], place: Mappi
     return False
 
 
-def _list_idle_gathers(nodes: Nodes) -> set[int]:
-    """List the gathers of the parameters of later chunks: what needs a chunk's parameters waits for them anyway."""
-    return set(np.flatnonzero((nodes.op == Op.ALL_GATHER) & (nodes.seq > 0)).tolist())
+def _are_idle_gathers(nodes: Nodes) -> Bools:
+    """Mark the gathers of the parameters of later chunks: what needs a chunk's parameters waits for them anyway."""
+    return np.asarray((nodes.op == Op.ALL_GATHER) & (nodes.seq > 0))
 
 
-def _explain_delay(sample: SampledLanes, node: int, known: set[int], candidates: set[int], part: float) -> set[int]:
-    """Choose the waits that take away at least a part of what is left of a node's launch delay, one after the other."""
-    chosen: set[int] = set()
-    if not candidates:
-        return chosen
-    start_s = sample.start_s[node]
-    ready_s = np.max(sample.end_s[list(known)], axis=0) if known else np.zeros_like(start_s)
-    if _mean_delay(sample, start_s, ready_s, np.inf) <= sample.tolerance_s:
-        return chosen
-    delay_s = sample.recorded(start_s - ready_s)
-    # A few long pauses before it must not hide what it waits for in all other steps.
-    most_s = quantile(delay_s, USUAL_QUANTILE) if delay_s.size else 0.0
-    for most in (most_s, np.inf):  # then what binds in a few lanes only
-        left = _mean_delay(sample, start_s, ready_s, most)
-        while candidates and left > sample.tolerance_s:
-            sources = sorted(candidates)
-            beyond = _mean_delays(sample, start_s, np.maximum(ready_s, sample.end_s[sources]), most)
-            at = min(range(len(sources)), key=beyond.__getitem__)  # the first of equals
-            if beyond[at] > (1.0 - part) * left:
-                break
-            chosen.add(sources[at])
-            candidates = candidates - {sources[at]}
-            ready_s, left = np.maximum(ready_s, sample.end_s[sources[at]]), beyond[at]
-    return chosen
+def _explain_delays(
+    sample: SampledLanes, nodes: Ints, waits: Sequence[set[int]], sources: Ints, part: Seconds
+) -> Iterator[tuple[int, int]]:
+    """Choose the waits that take away at least a part of what is left of launch delays, one after the other.
+
+    Gives pairs (source, waiter). `sources`, shape (n_nodes, n_sources), are what each of the nodes may wait for, -1 for nothing;
+    `part` is that of each node.
+    """
+    if not sources.shape[1]:
+        return
+    sources = np.sort(sources, axis=1)  # of equals the first is taken
+    for rows in split_nodes(np.arange(len(nodes)), max(sample.start_s.shape[1], 1)):
+        of_rows, start_s = sources[rows], sample.start_s[nodes[rows]]
+        ready_s, known = np.zeros_like(start_s), Ragged.of([waits[node] for node in nodes[rows].tolist()])
+        waiting = np.flatnonzero(known.lengths)
+        ready_s[waiting] = last_of(sample.end_s, known.take(waiting))
+        left = _mean_delays(sample, start_s, ready_s, np.inf)
+        free = (of_rows >= 0) & (left > sample.tolerance_s)[:, None]
+        # A few long pauses before it must not hide what a node waits for in all other steps; then what binds in a few lanes only.
+        for most_s in (np.maximum(nan_quantile(start_s - ready_s, USUAL_QUANTILE, axis=1), 0.0)[:, None], np.inf):
+            left = _mean_delays(sample, start_s, ready_s, most_s)
+            at = np.flatnonzero(free.any(axis=1) & (left > sample.tolerance_s))
+            while len(at):
+                beyond = np.full((len(at), sources.shape[1]), np.inf)
+                for k in np.flatnonzero(free[at].any(axis=0)).tolist():
+                    asked = np.flatnonzero(free[at, k])
+                    i = at[asked]
+                    ended_s = np.maximum(ready_s[i], sample.end_s[of_rows[i, k]])
+                    most = most_s if isinstance(most_s, float) else most_s[i]
+                    beyond[asked, k] = _mean_delays(sample, start_s[i], ended_s, most)
+                best = beyond.argmin(axis=1)
+                least = beyond[np.arange(len(at)), best]
+                explains = least <= (1.0 - part[rows[at]]) * left[at]
+                at, best = at[explains], best[explains]
+                left[at] = least[explains]
+                yield from zip(of_rows[at, best].tolist(), nodes[rows[at]].tolist(), strict=True)
+                free[at, best] = False
+                ready_s[at] = np.maximum(ready_s[at], sample.end_s[of_rows[at, best]])
+                at = at[free[at].any(axis=1) & (left[at] > sample.tolerance_s)]
 
 
-def _mean_delays(sample: SampledLanes, start_s: Seconds, ready_s: Seconds, most_s: float) -> list[float]:
-    """Take the mean launch delay, as `_mean_delay` does, for each of several waits: `ready_s` has shape (n_sources, n_lanes)."""
-    if not sample.is_complete:
-        return [_mean_delay(sample, start_s, ready, most_s) for ready in ready_s]
-    delays = np.minimum(np.maximum(start_s - ready_s, 0.0), max(most_s, 0.0))
-    total: list[float] = np.add.reduce(delays, axis=1).tolist()
-    return [seconds / len(start_s) for seconds in total] if len(start_s) else total
-
-
-def _mean_delay(sample: SampledLanes, start_s: Seconds, ready_s: Seconds, most_s: float) -> float:
-    """Take the mean launch delay over the lanes that recorded both, each counted as at most so many seconds."""
-    delay = sample.recorded(np.minimum(np.maximum(start_s - ready_s, 0.0), max(most_s, 0.0)))
-    return float(np.add.reduce(delay)) / delay.size if delay.size else 0.0
+def _mean_delays(sample: SampledLanes, start_s: Seconds, ready_s: Seconds, most_s: Seconds | float) -> Seconds:
+    """Take the mean launch delay of each row over the lanes that recorded both, each counted as at most so many seconds."""
+    delays = np.minimum(np.maximum(start_s - ready_s, 0.0), most_s)
+    count = sample.count(delays)
+    return np.asarray((delays if sample.is_complete else np.nan_to_num(delays)).sum(axis=1) / count)

@@ -19,10 +19,10 @@ from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
 from diagnose.whatif.computes import Place, list_computes, place_of
-from diagnose.whatif.graph import Graph
-from diagnose.whatif.levels import Changing, OfNodes
+from diagnose.whatif.graph import Graph, repeat_lanes
+from diagnose.whatif.levels import Changing, OfNodes, stack
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.replay import replay, side_by_side
+from diagnose.whatif.replay import group_walks, replay, side_by_side
 from diagnose.whatif.schedule import Rebuilt, rebuild
 from diagnose.whatif.waits import WaitGraph
 
@@ -77,20 +77,35 @@ class Removal:
 
         Costs one replay. What several changes do to the same operation is joined: factors multiply, places add up.
         """
-        plan = _Plan(changes)
-        spent_s = plan.spent(len(self.breakdown.steps))
+        (step_s,) = self._price_each([_Plan(changes)], pick)
+        return np.asarray(step_s)
+
+    def _price_each(self, plans: Sequence["_Plan"], pick: Sequence[slice] | None) -> Seconds:
+        """Replay with each of several sets of changes, those that leave the same graph in one walk: seconds, (n_plans, n_steps)."""
         times = []
         for i, o in enumerate(self.observed):
             at = slice(0, len(o.block.steps)) if pick is None else pick[i]
             steps = self._steps_at(i, at)
-            own, delay = self._with(i, plan, steps, at)
-            if plan.schedule is not None and (rebuilt := self._rebuild(i, plan.schedule)) is not None:
-                replayed = replay(rebuilt.graph, *rebuilt.times(own, delay, plan.schedule))
-            else:
-                replayed = replay(self._graph(i, plan, at), own, delay)
-            between = self._between(plan, steps)
-            times.append(np.broadcast_to(replayed, (len(between), 1))[:, 0] + between + spent_s[steps])
-        return np.concatenate(times)
+            shape = len(range(len(o.block.steps))[at]), o.block.n_dp
+            changed = [self._change(i, plan, at) for plan in plans]
+            step_s = np.empty((len(plans), shape[0]))
+            for graph in {id(graph): graph for graph, *_ in changed}.values():
+                same = [n for n, (other, *_) in enumerate(changed) if other is graph]
+                _, *lanes = zip(*(changed[n] for n in same), strict=True)
+                own, delay = (_join_lanes(each, shape) for each in lanes)
+                replayed = replay(repeat_lanes(graph, len(same), shape), own, delay)
+                step_s[same] = np.broadcast_to(replayed, (len(same) * shape[0], 1)).reshape(len(same), -1)
+            step_s += [self._between(plan, steps) for plan in plans]
+            step_s += [plan.spent(len(self.breakdown.steps))[steps] for plan in plans]
+            times.append(step_s)
+        return np.concatenate(times, axis=1)
+
+    def _change(self, i: int, plan: "_Plan", at: slice) -> tuple[Graph, OfNodes, OfNodes]:
+        """Give graph, own times and launch delays of some steps of block `i` with some changes: seconds, (n_steps, n_dp)."""
+        own, delay = self._with(i, plan, self._steps_at(i, at), at)
+        if plan.schedule is not None and (rebuilt := self._rebuild(i, plan.schedule)) is not None:
+            return rebuilt.graph, *rebuilt.times(own, delay, plan.schedule)
+        return self._graph(i, plan, at), own, delay
 
     def between_without(self, changes: Sequence[Change]) -> Seconds:
         """Give the time between steps with some changes: seconds, shape (n_steps,)."""
@@ -265,7 +280,9 @@ class Removal:
 
     def _replay_all(self, sets: Sequence[Iterable[str]], pick: Sequence[slice] | None = None) -> list[Seconds]:
         """Replay without each of several sets."""
-        return side_by_side(lambda gone: self.step_times(gone, pick), sets, (o.block for o in self.observed))
+        plans, blocks = [_Plan([Remove(name) for name in gone]) for gone in sets], [o.block for o in self.observed]
+        parts = group_walks(plans, blocks)
+        return [*np.concatenate(side_by_side(lambda part: self._price_each(part, pick), parts, blocks))]
 
     def _shapley(self, players: Sequence[str], names: Sequence[str]) -> dict[str, float]:
         """Share the lost time out: each component's part averaged over all orders of removing them.
@@ -338,6 +355,15 @@ class _Plan:
 def _cut_lanes(lanes: OfNodes, at: slice) -> Changing:
     """Take some steps of one array a node, to be changed."""
     return lanes[:, at].copy() if isinstance(lanes, np.ndarray) else [cut(array, at) for array in lanes]
+
+
+def _join_lanes(each: Sequence[OfNodes], shape: tuple[int, int]) -> OfNodes:
+    """Put the arrays of several sets of changes, broadcastable to (n_steps, n_dp), in turn on the axis of steps."""
+    if len(each) == 1:
+        return each[0]
+    if all(isinstance(lanes, np.ndarray) for lanes in each):
+        return np.concatenate([stack(lanes, shape) for lanes in each], axis=1)
+    return [np.concatenate([np.broadcast_to(a, shape) for a in of_node]) for of_node in zip(*each, strict=True)]
 
 
 def _pick(factor: Seconds, place: Place, steps: slice) -> Seconds:

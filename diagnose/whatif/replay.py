@@ -23,6 +23,8 @@ from diagnose.whatif.levels import OfNodes, list_shapes, replay_levels
 FEW_LANES = 256
 #: Transfer durations and launch delays below this count as 0 (arXiv 2505.05713): they are errors of the clock.
 CLOCK_ERROR_S = -0.010
+#: Cells (operation, lane) of the scenarios replayed in one walk at most, and lanes: longer arrays leave the processor's cache.
+MAX_WALK_CELLS, MAX_WALK_LANES = 4_000_000, 4_000
 #: Threads that replay side by side at most.
 MAX_THREADS = 4
 
@@ -93,6 +95,15 @@ def side_by_side(do: Callable[[What], Found], each: Iterable[What], blocks: Iter
         return [do(one) for one in each]
     with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
         return list(pool.map(do, each))
+
+
+def group_walks(scenarios: Sequence[What], blocks: Sequence[Block]) -> list[Sequence[What]]:
+    """Group scenarios that are replayed in one walk, as more lanes; a walk costs its calls where lanes are few."""
+    n_cells, n_lanes = (
+        max(1, *sizes) for sizes in zip(*((b.start_s.size, b.start_s[0].size) for b in blocks), strict=True)
+    )
+    size = max(1, min(MAX_WALK_CELLS // n_cells, MAX_WALK_LANES // n_lanes))
+    return [scenarios[first : first + size] for first in range(0, len(scenarios), size)]
 
 
 def _walk(

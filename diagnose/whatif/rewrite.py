@@ -15,7 +15,18 @@ from diagnose.model.placement import WAYS
 from diagnose.model.schedule import BACKWARD, FORWARD, WEIGHT
 from diagnose.model.trace import Ints, Nodes
 from diagnose.whatif.computes import COMPUTES
-from diagnose.whatif.graph import Barrier, Event, Events, Graph, Layout, Ragged, arrange, find_finals, flatten
+from diagnose.whatif.graph import (
+    Barrier,
+    Event,
+    Events,
+    Graph,
+    Layout,
+    Ragged,
+    arrange,
+    find_finals,
+    flatten,
+    join_batches,
+)
 from diagnose.whatif.recorded import MOVES, NewClosing, Recorded
 
 #: Collectives of which each model chunk has its own.
@@ -49,9 +60,9 @@ class GraphWriter:
         self.launched: list[Ints] = []  # computes of each stage in launch order
         self.batches: list[tuple[int, ...]] = []
         self.closed: list[NewClosing] = []
-        self.place_of_move = {
-            int(node): place for place, node in np.ndenumerate(recorded.moves[:, :, :: recorded.pieces]) if node >= 0
-        }
+        moves = recorded.moves[:, :, :: recorded.pieces]
+        places = zip(*(axis.tolist() for axis in (moves >= 0).nonzero()), strict=True)
+        self.place_of_move = dict(zip(moves[moves >= 0].tolist(), places, strict=True))
         self.place_of_microbatch = {
             m: i for i, m in enumerate(recorded.microbatches.tolist())
         }  # the last piece of each
@@ -85,7 +96,7 @@ class GraphWriter:
         sources = Ragged.of_pairs(waiter, source, self.n_nodes)
         events = self._events()
         finals = find_finals(Layout(nodes, np.arange(len(nodes), dtype=np.float64)), range(len(nodes)))
-        return arrange(nodes, sources, events, self._barriers(), finals, np.arange(len(events)))
+        return arrange(nodes, sources, events, self._barriers(), finals)
 
     def _add(self, op: Ints | int, stage: int, microbatch: Ints | int = -1, chunk: Ints | int = -1) -> Ints:
         """Write down nodes of a stage."""
@@ -388,19 +399,8 @@ class GraphWriter:
             np.cumsum(np.r_[0, np.full(len(pairs), 2), given.members.lengths, np.ones_like(singles)]),
         )
         across_dp = np.r_[np.zeros(len(pairs), dtype=bool), given.across_dp, np.zeros(len(singles), dtype=bool)]
-        batches, n = Ragged.of(self.batches), len(moving)
-        batched = np.zeros(self.n_nodes, dtype=bool)
-        batched[batches.flat] = True
-        kept, event_of = ~batched[moving.flat], np.empty(self.n_nodes, dtype=np.int64)
-        event_of[moving.flat] = moving.row_of()
-        awaits = Ragged.of_pairs(n + batches.row_of(), event_of[batches.flat], n + len(batches))
-        completes = np.r_[np.bincount(moving.row_of()[kept], minlength=n), batches.lengths]
-        return Events(
-            Ragged(moving.flat, np.r_[moving.begin, np.full(len(batches), moving.begin[-1])]),
-            Ragged(np.r_[moving.flat[kept], batches.flat], np.cumsum(np.r_[0, completes])),
-            awaits,
-            np.r_[across_dp, np.zeros(len(batches), dtype=bool)],
-        )
+        events = Events(moving, moving, Ragged.of([()] * len(moving)), across_dp)
+        return join_batches(events, Ragged.of(self.batches), self.n_nodes)
 
     def _barriers(self) -> dict[int, tuple[Barrier, ...]]:
         """Carry over the waits that no row records."""

@@ -19,14 +19,12 @@ from diagnose.whatif.fill import fill_block
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.levels import OfNodes, stack
 from diagnose.whatif.overlaps import find_overlaps
-from diagnose.whatif.replay import own_times, replay, replay_each_rank, side_by_side
+from diagnose.whatif.replay import group_walks, own_times, replay, replay_each_rank, side_by_side
 
 #: Part of the workers that M_W fixes (arXiv 2505.05713, section 4.3).
 SLOWEST_SHARE = 0.03
 #: Steps from which the usual launch order is taken.
 MAX_ORDER_STEPS = 16
-#: Cells (operation, lane) of the scenarios replayed in one walk at most.
-MAX_WALK_CELLS = 4_000_000
 #: Less lost time than this part of the ideal is rounding.
 NO_LOSS = 1e-9
 #: Type under which a slowdown is reported where it is not the type's own name.
@@ -146,14 +144,19 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
     reported = sorted({_report_as(op) for p in prepared for op in np.unique(p.block.nodes.op).tolist()})
     order = np.argsort(np.concatenate([p.block.steps for p in prepared]), kind="stable")
 
+    blocks = [p.block for p in prepared]
+
     def run(scenarios: Sequence[Scenario]) -> list[Seconds]:
         """Replay scenarios; each gives one array with the steps of all blocks, in order."""
-        blocks = (p.block for p in prepared)
         return side_by_side(lambda scenario: np.concatenate([scenario(p) for p in prepared])[order], scenarios, blocks)
 
-    (ideal_s, *type_s) = run([lambda p: _steps(p, replay(p.graph, p.ideal)), *(_only_type(name) for name in reported)])
-    groups = _group_stages(n_stages, prepared)
-    each = run([_each_rank, *(_each_worker(group) for group in groups)])
+    kept = [_no_node, *(_of_type(name) for name in reported), lambda p: p.block.nodes.stage != n_stages - 1]
+    in_turn = all(
+        isinstance(p.own, np.ndarray) for p in prepared
+    )  # small arrays of ideal times cost less by themselves
+    parts = group_walks(kept, blocks) if in_turn else [[one] for one in kept]
+    ideal_s, *type_s, stage_fixed_s = np.concatenate(run([_keep_each(part) for part in parts]), axis=1).T
+    each = run([_each_rank, *(_each_worker(group) for group in group_walks(range(n_stages), blocks))])
     # Behind those of the dp ranks stands what all of them give together: (n_steps, n_dp + 2) and (n_steps, n_stages, n_dp + 1).
     dp_s, from_origin_s, simulated_s = each[0][:, :n_dp], each[0][:, n_dp], each[0][:, n_dp + 1]
     by_stage = np.moveaxis(np.concatenate(each[1:], axis=1), 1, 0)
@@ -163,12 +166,7 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
         raise TraceError("the usual operation of every type takes no time; expected seconds", where="column 'duration'")
     by_worker = worker_s.sum(axis=1).T / total
     slowest = _slowest(by_worker)
-    workers_fixed_s, stage_fixed_s = run(
-        [
-            lambda p: _steps(p, replay(p.graph, _fix_workers(p, slowest))),
-            lambda p: _steps(p, replay(p.graph, _keep(p, p.block.nodes.stage != n_stages - 1))),
-        ]
-    )
+    (workers_fixed_s,) = run([lambda p: _steps(p, replay(p.graph, _fix_workers(p, slowest)))])
     lost = float(simulated_s.sum()) - total
     recorded_s = np.concatenate([step_lengths(p.block) for p in prepared])[order]
     return WhatIf(
@@ -189,6 +187,8 @@ def explore(trace: Trace, prepared: Sequence[Prepared]) -> WhatIf:
 
 
 Scenario = Callable[[Prepared], Seconds]
+#: Says which nodes of a block keep their own times, shape (n_nodes,).
+Kept = Callable[[Prepared], Bools]
 
 
 def _report_as(op: int) -> str:
@@ -196,21 +196,28 @@ def _report_as(op: int) -> str:
     return _REPORTED.get(Op(int(op)), NAMES[Op(int(op))])
 
 
-def _only_type(name: str) -> Scenario:
+def _no_node(p: Prepared) -> Bools:
+    """Let nothing keep its own times."""
+    return np.zeros(len(p.block.nodes), dtype=bool)
+
+
+def _of_type(name: str) -> Kept:
     """Keep the own times of one type."""
 
+    def kept(p: Prepared) -> Bools:
+        return np.isin(p.block.nodes.op, [op for op in np.unique(p.block.nodes.op).tolist() if _report_as(op) == name])
+
+    return kept
+
+
+def _keep_each(each: Sequence[Kept]) -> Scenario:
+    """Keep some own times, for each of several scenarios in one walk: (n_steps, n_scenarios)."""
+
     def scenario(p: Prepared) -> Seconds:
-        ops = [op for op in np.unique(p.block.nodes.op).tolist() if _report_as(op) == name]
-        return _steps(p, replay(p.graph, _keep(p, np.isin(p.block.nodes.op, ops))))
+        lasting = replay(p.graph, _keep(p, [kept(p) for kept in each]))
+        return np.broadcast_to(lasting, (len(each) * len(p.block.steps), 1)).reshape(len(each), -1).T
 
     return scenario
-
-
-def _group_stages(n_stages: int, prepared: Sequence[Prepared]) -> list[list[int]]:
-    """Group stages whose scenarios are replayed in one walk, as more lanes; a walk costs its calls where lanes are few."""
-    cells = max(p.block.start_s.size for p in prepared)
-    size = max(1, min(n_stages, MAX_WALK_CELLS // max(cells, 1)))
-    return [list(range(first, min(first + size, n_stages))) for first in range(0, n_stages, size)]
 
 
 def _each_rank(p: Prepared) -> Seconds:
@@ -220,12 +227,12 @@ def _each_rank(p: Prepared) -> Seconds:
     return np.concatenate([_lanes(p, found.alone_s), *steps], axis=1)
 
 
-def _each_worker(group: list[int]) -> Scenario:
+def _each_worker(group: Sequence[int]) -> Scenario:
     """Keep the own times of one worker, for every worker of a group of stages in turn, and of all workers of each stage."""
 
     def scenario(p: Prepared) -> Seconds:
         n_steps, n_dp = len(p.block.steps), p.block.n_dp
-        found = replay_each_rank(p.graph, _keep_in_turn(p, group), p.ideal)
+        found = replay_each_rank(p.graph, _keep(p, [p.block.nodes.stage == stage for stage in group]), p.ideal)
         lanes = (
             np.broadcast_to(seconds, (len(group) * n_steps, n)).reshape(len(group), n_steps, n)
             for seconds, n in ((found.alone_s, n_dp), (found.together_s, 1))
@@ -233,22 +240,6 @@ def _each_worker(group: list[int]) -> Scenario:
         return np.moveaxis(np.concatenate(list(lanes), axis=2), 0, 1)
 
     return scenario
-
-
-def _keep_in_turn(prepared: Prepared, group: list[int]) -> OfNodes:
-    """Lay scenarios side by side: in the n-th set of steps the n-th stage of the group keeps its own times."""
-    stages, own, ideal = prepared.block.nodes.stage, prepared.own, prepared.ideal
-    if len(group) == 1:
-        return _keep(prepared, stages == group[0])
-    shape = (len(group), len(prepared.block.steps), prepared.block.n_dp)
-    if not isinstance(own, np.ndarray) or not isinstance(ideal, np.ndarray):
-        own, ideal = stack(own, shape[1:]), stack(ideal, (1, 1))
-    lanes = np.empty((len(stages), *shape))
-    lanes[:] = ideal[:, None]
-    for n, stage in enumerate(group):
-        here = np.flatnonzero(stages == stage)
-        lanes[here, n] = own[here]
-    return lanes.reshape(len(stages), -1, shape[-1])
 
 
 def _slowest(by_worker: Seconds) -> Bools:
@@ -281,12 +272,18 @@ def _lanes(prepared: Prepared, seconds: Seconds) -> Seconds:
     return np.broadcast_to(seconds, (len(prepared.block.steps), prepared.block.n_dp))
 
 
-def _keep(prepared: Prepared, kept: Bools) -> OfNodes:
-    """Own times where `kept` (shape (n_nodes,)) says so, else ideal."""
+def _keep(prepared: Prepared, kept: Sequence[Bools]) -> OfNodes:
+    """Take own times where `kept`, shape (n_nodes,), says so, else ideal; several scenarios stand in turn on the axis of steps."""
     own, ideal = prepared.own, prepared.ideal
-    if isinstance(own, np.ndarray):
-        return np.where(kept[:, None, None], own, ideal)
-    return [a if keep else b for a, b, keep in zip(own, ideal, kept.tolist(), strict=True)]
+    if len(kept) == 1 and not (isinstance(own, np.ndarray) and isinstance(ideal, np.ndarray)):
+        return [a if keep else b for a, b, keep in zip(own, ideal, kept[0].tolist(), strict=True)]
+    shape = (len(kept), len(prepared.block.steps), prepared.block.n_dp)
+    own, ideal = stack(own, shape[1:]), stack(ideal, (1, 1))
+    lanes = np.empty((len(own), *shape))
+    lanes[:] = ideal[:, None]
+    for n, of_scenario in enumerate(kept):
+        lanes[of_scenario, n] = own[of_scenario]
+    return lanes.reshape(len(own), -1, shape[-1])
 
 
 def _fix_workers(prepared: Prepared, fixed: Bools) -> OfNodes:

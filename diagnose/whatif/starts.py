@@ -17,6 +17,7 @@ from diagnose.numerics.period import MIN_HITS, find_period
 from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, EXPLAINED_SHARE
 from diagnose.whatif.computes import COMPUTES, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import CHUNK_ROWS, COVERED_SHARE, SAYS
+from diagnose.whatif.levels import stack
 from diagnose.whatif.observed import Observed
 
 #: A step counts as begun late from this part of the latest step on (as for what is lost between steps) ...
@@ -176,21 +177,17 @@ class _LatestRows:
         self.begins_s[at], self.ends_s[at], self.kind[at] = begins_s[later], ends_s[later], kind
 
 
-def list_members(o: Observed, n_stages: int) -> list[list[int]]:
+def list_members(o: Observed, n_stages: int) -> list[Ints]:
     """List the nodes of each stage that are replayed, in the order in which they move."""
-    found: list[list[int]] = [[] for _ in range(n_stages)]
-    stage = o.block.nodes.stage.tolist()
-    for event in o.graph.events:
-        for node in event.members:
-            found[stage[node]].append(node)
-    return found
+    members = o.graph.moves.members.flat
+    stage = o.block.nodes.stage[members]
+    return [members[stage == s] for s in range(n_stages)]
 
 
-def list_opening(o: Observed, members: Sequence[int]) -> Opening:
+def list_opening(o: Observed, members: Ints) -> Opening:
     """List what the workers of a stage begin a step with; `members` are its nodes."""
-    free = tuple(n for n in members if not o.graph.waits[n])
-    pipelined = np.asarray(members, dtype=np.int64)
-    pipelined = pipelined[np.isin(o.block.nodes.op[pipelined], (Op.FORWARD, Op.FORWARD_RECV))]
+    free = tuple(members[o.graph.sources.lengths[members] == 0].tolist())
+    pipelined = members[np.isin(o.block.nodes.op[members], (Op.FORWARD, Op.FORWARD_RECV))]
     first = None
     if len(pipelined):
         start_s = np.median(o.block.start_s[pipelined].reshape(len(pipelined), -1), axis=1)
@@ -204,22 +201,24 @@ def _ask_rows(
     delays: Delays,
     latest: _LatestRows,
     stage: int,
-    nodes: Sequence[int],
+    nodes: Ints,
     opening: Opening,
 ) -> None:
     """Attribute the launch delays of a stage, which has these nodes, to the rows of their worker that lie in them."""
-    if not nodes:
+    told = list(_rows_of(o, evidence, stage)) if len(nodes) else []
+    if not told:
         return
     is_opening = np.isin(nodes, opening.nodes)
     shape = o.block.start_s.shape[1:]
     start_s = o.block.start_s[nodes]
-    wait_s = np.stack([np.broadcast_to(np.maximum(o.delay[n], 0.0), shape) for n in nodes])
+    delay_s = o.delay[nodes] if isinstance(o.delay, np.ndarray) else [o.delay[n] for n in nodes.tolist()]
+    wait_s = np.maximum(stack(delay_s, shape), 0.0)
     if o.block.filled is not None:
         wait_s = np.where(o.block.filled[nodes], 0.0, wait_s)
     # What rows of other types fill is known.
-    idle_s = wait_s if o.busy is None else np.maximum(wait_s - np.stack([o.busy[n] for n in nodes]), 0.0)
+    idle_s = wait_s if o.busy is None else np.maximum(wait_s - np.stack([o.busy[n] for n in nodes.tolist()]), 0.0)
     covered_s: dict[StallKind, Seconds] = {}
-    for kind, rows, step in _rows_of(o, evidence, stage):
+    for kind, rows, step in told:
         dp, row_begins_s, row_ends_s = evidence.dp[rows], evidence.start_s[rows], evidence.end_s[rows]
         starts, waits = start_s[:, step, dp], wait_s[:, step, dp]
         overlap = np.minimum(starts, row_ends_s) - np.maximum(starts - waits, row_begins_s)
@@ -229,8 +228,8 @@ def _ask_rows(
         opens = np.unique(row[is_opening[which]])
         latest.add(step[opens], row_begins_s[opens], row_ends_s[opens], kind)
     for kind in sorted(covered_s, key=lambda kind: -float(covered_s[kind].sum())):
-        for i, node in enumerate(nodes):
-            said_s = np.minimum(covered_s[kind][i], idle_s[i])
+        for i in np.flatnonzero(covered_s[kind].any(axis=(1, 2))).tolist():
+            node, said_s = int(nodes[i]), np.minimum(covered_s[kind][i], idle_s[i])
             at = (said_s > 0) & (said_s >= COVERED_SHARE * delays.late_s.get(node, 0.0))
             if at.any():
                 delays.assign(node, at, np.full(shape, kind, dtype=np.int8), said_s, by_row=True)

@@ -19,7 +19,7 @@ from diagnose.whatif.computes import gather_computes
 from diagnose.whatif.contention import _ends_then
 from diagnose.whatif.delays import delay_excess, measure_carried
 from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
-from diagnose.whatif.graph import Barrier
+from diagnose.whatif.graph import Barrier, Event, Events
 from diagnose.whatif.observed import _types_apart
 from diagnose.whatif.occupied import Keys, Union, _last_before
 from diagnose.whatif.timeline import _times
@@ -59,9 +59,9 @@ def pair(there: Any, back: Any, *, n_steps: int = 4, clip: Any = None, forward_s
     if clip is None:
         op.op[4:6] = Op.GC
     members = [found for found, seen in (((0, 1), there), ((2, 3), back)) if seen is not None]
-    events = [SimpleNamespace(members=found, across_dp=False) for found in members]
+    moves = Events.of([Event(found, across_dp=False, completes=found) for found in members])
     block = SimpleNamespace(nodes=op, end_s=end_s, start_s=end_s * 0.0, steps=np.arange(n_steps), n_dp=1)
-    return [(block, SimpleNamespace(events=events))]
+    return [(block, SimpleNamespace(moves=moves))]
 
 
 @pytest.fixture(autouse=True)
@@ -118,11 +118,10 @@ def test_ranks_are_compared_by_collectives(spread: float, found: list[float]) ->
     wide = spread * np.array([-1.0, -1.0, 0.0, 1.0, 1.0])
     ends = np.stack([-1.0 - wide, wide * 0.0, 1.0 + wide], axis=1)[None]
     block = SimpleNamespace(nodes=nodes((Op.ALL_GATHER, 0)), end_s=ends, steps=np.arange(5), n_dp=3)
-    event = SimpleNamespace(across_dp=True, members=(0,))
-    offset_s = clocks._across_ranks([(block, SimpleNamespace(events=[event]))], np.zeros((3, 1)))
-    assert offset_s.tolist() == pytest.approx(found)
-    event.across_dp = False
-    assert clocks._across_ranks([(block, SimpleNamespace(events=[event]))], np.zeros((3, 1))).tolist() == [0.0] * 3
+    for across_dp in (True, False):
+        moves = Events.of([Event((0,), across_dp=across_dp, completes=(0,))])
+        offset_s = clocks._across_ranks([(block, SimpleNamespace(moves=moves))], np.zeros((3, 1)))
+        assert offset_s.tolist() == pytest.approx(found if across_dp else [0.0] * 3)
 
 
 def test_steps_begin_as_late_as_they_were_recorded_to() -> None:
@@ -321,8 +320,8 @@ def test_transfers_run_apart_where_they_overlap_computes() -> None:
         end_s = np.zeros((2, 100))
         end_s[0, :n], end_s[1] = end, 1.0
         sample = SimpleNamespace(start_s=np.zeros((2, 100)), end_s=end_s)
-        assert ((int(Op.FORWARD_SEND), int(Op.FORWARD)) in _types_apart(kinds, sample, [[0, 1]])) == apart
-    assert (int(Op.REDUCE_SCATTER), int(Op.FORWARD)) in _types_apart(kinds, sample, [[1, 0]])
+        assert (int(Op.FORWARD_SEND) in _types_apart(kinds, sample, [np.array([0, 1])])) == apart
+    assert int(Op.REDUCE_SCATTER) in _types_apart(kinds, sample, [np.array([1, 0])])
 
 
 def test_what_ends_as_a_compute_starts_was_waited_for() -> None:
@@ -449,18 +448,18 @@ def test_a_batch_starts_and_ends_as_one(n_apart: int, together: bool) -> None:
     first, second = np.zeros((2, 100))
     second[-n_apart or 100 :] = 1.0
     for start, end in (((first, second), (first, first)), ((first, first), (first, second))):
-        groups = _group_alike(lanes(start, end), [0, 1], 1e-6)
+        groups = _group_alike(lanes(start, end), np.arange(2), 1e-6)
         assert groups == ([(0, 1)] if together else [])
     starts = np.column_stack([[first, second], [[0.0], [NAN]]])
-    assert _group_alike(lanes(starts), [0, 1], 1e-6) == ([(0, 1)] if together else [])
+    assert _group_alike(lanes(starts), np.arange(2), 1e-6) == ([(0, 1)] if together else [])
 
 
 def test_batches_have_neighbours() -> None:
     """One of four groups before it is joined; a fifth is too far. Alone nobody is a batch."""
     at = [0.0, 1.0, 2.0, 3.0, 0.0]
-    assert _group_alike(lanes([[t] * 4 for t in at]), list(range(5)), 1e-6) == [(0, 4)]
+    assert _group_alike(lanes([[t] * 4 for t in at]), np.arange(5), 1e-6) == [(0, 4)]
     at = [0.0, 1.0, 2.0, 3.0, 4.0, 0.0]
-    assert _group_alike(lanes([[t] * 4 for t in at]), list(range(6)), 1e-6) == []
+    assert _group_alike(lanes([[t] * 4 for t in at]), np.arange(6), 1e-6) == []
 
 
 def test_how_exact_times_are() -> None:
@@ -478,9 +477,10 @@ def test_how_exact_times_are() -> None:
 def test_the_share_of_lanes_in_which_a_wait_holds() -> None:
     """Among those that recorded both; one by one as many at once."""
     starts, ends = [[0.0] * 4, [1.0, 1.0, 0.5, NAN]], [[1.0] * 4, [2.0] * 4]
-    assert lanes(starts, ends).held_shares([(0, 1)]) == [pytest.approx(2 / 3)]
+    assert lanes(starts, ends).held_shares(np.array([0]), np.array([1])).tolist() == [pytest.approx(2 / 3)]
     whole = lanes([[0.0] * 4, [1.0, 1.0, 0.5, 1.0 - 19e-6]], ends)
-    assert whole.held_shares([(0, 1), (1, 0)]) == [0.75, 0.0] == [whole.held_share(0, 1), whole.held_share(1, 0)]
+    both_ways = whole.held_shares(np.array([0, 1]), np.array([1, 0]))
+    assert both_ways.tolist() == [0.75, 0.0] == [whole.held_share(0, 1), whole.held_share(1, 0)]
     assert lanes([[NAN] * 2, [1.0] * 2], [[NAN] * 2, [2.0] * 2]).held_share(0, 1) == 0.0
 
 

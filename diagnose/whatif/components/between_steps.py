@@ -160,6 +160,10 @@ def _shows_in_next_step(observed: Sequence[Observed], steps: Ints, tail_s: Secon
 
     Where they do not, the next step is counted from when all were ready.
     """
+    following, sampled = _find_steps(steps, steps + 1)
+    busy = (tail_s > 0) & sampled[:, None, None]
+    if not busy.any():
+        return False
     late_s = np.zeros(tail_s.shape)
     for at, o in iterate_blocks(observed):
         for stage, members in enumerate(list_members(o, tail_s.shape[2])):
@@ -168,10 +172,8 @@ def _shows_in_next_step(observed: Sequence[Observed], steps: Ints, tail_s: Secon
             ]
             if waits:
                 late_s[at, :, stage] = np.max(waits, axis=0)
-    following, sampled = _find_steps(steps, steps + 1)
-    busy = (tail_s > 0) & sampled[:, None, None]
     shown = late_s[following][busy] >= SHOWN_SHARE * tail_s[busy]
-    return bool(shown.size and shown.mean() > SHOWN_SHARE)
+    return bool(shown.mean() > SHOWN_SHARE)
 
 
 def _rows_by_kind(evidence: Evidence) -> dict[StallKind, Ints]:
