@@ -147,6 +147,7 @@ TIERS = {
     "tests/trace/test_documents.py::test_steps_before_the_fault_have_no_lists": PLAIN,
     "tests/trace/test_load.py::test_a_unit_of_time_changes_no_ratio": PLAIN,
     "tests/trace/test_load.py::test_renaming_dp_ranks_only_renames": PLAIN,
+    "tests/trace/test_lost_rows.py": PLAIN,
     "tests/trace/test_members.py::test_clocks_that_drift": PLAIN,
     "tests/trace/test_members.py::test_the_group_is_its_first_start_and_last_end": PLAIN,
     "tests/trace/test_orders.py": PLAIN,

@@ -63,7 +63,8 @@ READS_AS = {
     "allocator.pace_doubt": "how probable it is that what no row calls stalls of the allocator is a slow worker's unsteady pace: "
     "where they are in nearly half of the computes of the steps that have any; misleads when memory is full nearly all the time",
     "collection.lone_doubt": "how probable it is that what no row calls collections is something else that stops a process: where "
-    "far fewer workers have such pauses than so many would be on by chance, though each has a collector, or there are one or two; "
+    "far fewer workers have such pauses than so many would be on by chance, though each has a collector, or there are one or two, "
+    "or all are in one step; "
     "misleads where one worker alone makes much garbage",
     "allocator.unseen_doubt": "how probable it is that what no row calls stalls of the allocator is something else on the hosts: "
     "where they are on single workers and grow no more frequent, or grow and are on all; misleads where the job is short",
@@ -98,6 +99,8 @@ PACE_CHANCE = 0.5
 LONE_CHANCE = 0.495  # no more than the cause that is named
 #: Single workers are fewer than this part of those that so many pauses would be on, did they choose none; both counted by seconds.
 LONE_WORKERS_SHARE, FEW_STALLS = 2.0 / 3.0, 2.0
+#: ... and collections come again: what all have in one step and hardly ever later, as in the first of a job, is no proof of them.
+ONE_STEP = 1.5
 #: A chance below the first tells where stalls of the allocator are, below the second that they grow more frequent (as the rule).
 PLACED_CHANCE, GROWING_CHANCE = 0.02, 0.05
 #: A step waits for input where it does so for this part of the longest wait; so many of them have a period, kept to that part.
@@ -446,16 +449,17 @@ def _is_told(breakdown: Breakdown, whose: StallKind) -> bool:
 
 
 def _doubt_collections(breakdown: Breakdown) -> Feature:
-    """Say how probable it is that pauses like those of collections are something else: on few workers, or too few to tell."""
+    """Say how probable it is that pauses like those of collections are something else: on few workers, in one step, or too few."""
     seconds = breakdown.stalls.seconds_of(StallKind.COLLECTION)
     if not seconds.any():
         return Feature.missing("no compute stalls in that way")
     if _is_told(breakdown, StallKind.COLLECTION):
         return Feature(0.0)
     by_worker = _add_chunks(seconds.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=(0, 2))
-    n_pauses, n_workers = (float(s.sum() ** 2 / (s**2).sum()) for s in (seconds, by_worker))
+    by_step = seconds.sum(axis=(0, 1, 2, 4))
+    n_pauses, n_workers, n_steps = (float(s.sum() ** 2 / (s**2).sum()) for s in (seconds, by_worker, by_step))
     by_chance = n_pauses / (1.0 + (n_pauses - 1.0) / by_worker.size)
-    is_lone = n_workers < LONE_WORKERS_SHARE * by_chance or n_pauses <= FEW_STALLS
+    is_lone = n_workers < LONE_WORKERS_SHARE * by_chance or n_pauses <= FEW_STALLS or n_steps < ONE_STEP
     return Feature(LONE_CHANCE if is_lone else 0.0)
 
 

@@ -137,8 +137,9 @@ def _transfer_spans(transfers: list[Transfer], at: Callable[[Mark], int]) -> Ite
     did in between hides the rest. A send that was done by the time somebody asked ends when it was launched.
     """
     found: dict[tuple[Op, int, int], tuple[int, int]] = {}
-    for transfer in transfers:
-        start, end = _span(transfer, at)
+    overtaken = _find_overtaken(transfers, at)
+    for i, transfer in enumerate(transfers):
+        start, end = _span(transfer, at, is_overtaken=i in overtaken)
         for op, microbatch, virtual in transfer.members:
             if microbatch < 0:
                 yield op, start, end
@@ -147,7 +148,25 @@ def _transfer_spans(transfers: list[Transfer], at: Callable[[Mark], int]) -> Ite
     yield from ((op, start, end) for (op, _, _), (start, end) in found.items())
 
 
-def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
+def _find_overtaken(transfers: list[Transfer], at: Callable[[Mark], int]) -> set[int]:
+    """Number the sends that had arrived before anybody waited for them: messages of one kind arrive in order, and a later one had.
+
+    Schedules wait for all their sends at the end of a step, the last one first. What such a wait takes is the host's.
+    """
+    done: dict[tuple[Op, int], int] = {}
+    found = set()
+    for i, transfer in reversed(list(enumerate(transfers))):
+        if transfer.wait_start is None or transfer.wait_end is None:
+            continue
+        kinds = {(op, virtual) for op, _, virtual in transfer.members}
+        waited, end = at(transfer.wait_start), at(transfer.wait_end)
+        if all(done.get(kind, waited + 1) <= waited for kind in kinds):
+            found.add(i)
+        done |= {kind: min(end, done.get(kind, end)) for kind in kinds}
+    return found
+
+
+def _span(transfer: Transfer, at: Callable[[Mark], int], *, is_overtaken: bool) -> tuple[int, int]:
     """Say when the transfers of a batch began and ended."""
     launched = transfer.posted if transfer.launched is None else transfer.launched
     if transfer.wait_start is None or transfer.wait_end is None:
@@ -158,7 +177,7 @@ def _span(transfer: Transfer, at: Callable[[Mark], int]) -> tuple[int, int]:
     if any(op in RECVS for op, _, _ in transfer.members):
         return waited, end
     is_short = end - waited <= max(SHORT_WAIT_NS, SHORT_WAIT_SHARE * (end - start))
-    return start, (at(launched) if is_short else end)
+    return start, (at(launched) if is_short or is_overtaken else end)
 
 
 def _closing_spans(step: StepLog, at: Callable[[Mark], int]) -> dict[Op, tuple[int, int]]:

@@ -14,6 +14,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
 from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
 from diagnose.trace.labels import number_combinations
+from diagnose.trace.lost_rows import number_by_labels
 from diagnose.trace.placement import find_positions
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
@@ -111,7 +112,8 @@ def _count_operations(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list
             return dataclasses.replace(rows, seq=np.clip(rows.seq, 0, int(simulated.max()))), at
         warnings.append("seq_id is negative or far too large in some rows; counted again by start time")
     rows, at = _drop_repeated(dataclasses.replace(rows, seq=None), at, sizes, warnings)
-    return dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s)), at
+    rows = dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s))
+    return number_by_labels(rows, at, sizes), at
 
 
 def _find_cells(

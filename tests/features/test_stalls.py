@@ -319,12 +319,13 @@ def test_stalls_in_most_computes_may_be_a_pace(n_steps: int, n_microbatches: int
         (((0, 0),), 6, LONE_CHANCE),
         (((0, 0), (1, 1)), 6, LONE_CHANCE),
         (((0, 0), (1, 1), (0, 1)), 6, 0.0),
-        (((0, 0), (1, 1), (0, 1)), 1, 0.0),
+        (((0, 0), (1, 1), (0, 1)), 2, 0.0),
+        (((0, 0), (1, 1), (0, 1)), 1, LONE_CHANCE),
     ],
-    ids=["one of four", "half", "more", "once each"],
+    ids=["one of four", "half", "more", "twice each", "in one step"],
 )
 def test_every_process_has_a_collector(workers: Sequence[tuple[int, int]], n_steps: int, doubt: float) -> None:
-    """What stops the forwards of half of the workers at most may be something else, unless rows say that they collect."""
+    """What stops half of the workers at most, or all but once, may be something else, unless rows say that they collect."""
     places = {(FORWARD, stage, 0, step, dp): 1.0 for stage, dp in workers for step in range(n_steps)}
     parts = of(StallKind.COLLECTION, places)
     assert values(stalled(parts), "collection")["lone_doubt"] == doubt

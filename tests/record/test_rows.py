@@ -54,6 +54,15 @@ def test_a_send_that_was_done():
     assert found == [("forward-send", 1, 2), ("forward-send", 5, 47), ("forward-send", 7, 8)]
 
 
+def test_a_send_that_a_later_one_overtook():
+    """Sends to one stage arrive in order: what waits for one after a later one had arrived is the host; to another it may wait."""
+    early = Transfer([(Op.FORWARD_SEND, 0, 0)], 1 * MS, 1, 2 * MS, 100 * MS, 120 * MS, 9)
+    later = Transfer([(Op.FORWARD_SEND, 1, 0)], 5 * MS, 2, 6 * MS, 90 * MS, 95 * MS, 9)
+    elsewhere = Transfer([(Op.FORWARD_SEND, 0, 7)], 3 * MS, 1, 4 * MS, 120 * MS, 125 * MS, 9)
+    found = spans(list_operations(step_of(transfers=[early, elsewhere, later])))
+    assert found == [("forward-send", 1, 2), ("forward-send", 3, 125), ("forward-send", 5, 95)]
+
+
 def test_sharded_waits_come_last():
     """Without their waits for other ranks computes stand back to back, and all the waiting ends with the step."""
     computes = [

@@ -9,6 +9,7 @@ A cause is true where at least 2% of the step comes back with it mended (`figure
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import multiprocessing
 import sys
@@ -50,6 +51,7 @@ EXIT_BATCH = 5
     "--cause", "causes", multiple=True, help="Make jobs with these causes, or kinds (worker-fault/replica), alone."
 )
 @click.option("--world", help="Make jobs whose worlds have this feature.")
+@click.option("--healthy", is_flag=True, help="Of the jobs made, take those without a fault.")
 @click.option("--no-evidence", is_flag=True, help="Make jobs without evidence rows (gc, data-load, ...).")
 @click.option(
     "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Processes; they change nothing."
@@ -95,6 +97,7 @@ def judge_jobs(
     noise: tuple[float, float] | None,
     causes: tuple[str, ...] = (),
     world: str | None = None,
+    healthy: bool = False,
     no_evidence: bool,
     workers: int,
 ) -> list[JudgedJob]:
@@ -107,11 +110,13 @@ def judge_jobs(
     """
     if (folder is None) == (jobs is None):
         raise UsageError("expected a folder of jobs, or --jobs N to make some", where="jobs")
+    if healthy and causes:
+        raise UsageError("a healthy job has no cause; expected one of --healthy and --cause", where="jobs")
     calls: list[functools.partial[JudgedJob]]
     if folder is not None:
-        if noise or no_evidence or causes or world:
+        if noise or no_evidence or causes or world or healthy:
             raise UsageError(
-                "the jobs of a folder are as they are; --noise, --cause, --world and --no-evidence go with --jobs",
+                "the jobs of a folder are as they are; --noise, --cause, --world, --healthy and --no-evidence go with --jobs",
                 where="jobs",
             )
         paths = sorted(path for path in folder.glob("*.parquet") if name_truth(path).is_file())
@@ -123,7 +128,8 @@ def judge_jobs(
         options |= {"evidence": False} if no_evidence else {}
         options |= {"causes": causes} if causes else {}
         options |= {"world": world} if world else {}
-        calls = [functools.partial(judge_drawn, seed, i, options) for i in range(jobs or 0)]
+        drawn = (i for i in itertools.count() if not healthy or not draw_job(seed, i, **options)[1])
+        calls = [functools.partial(judge_drawn, seed, i, options) for i in itertools.islice(drawn, jobs)]
     rows = []
     shown = sys.stderr.isatty()
     for row in run(calls, workers):

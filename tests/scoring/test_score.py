@@ -88,6 +88,15 @@ def test_options_reach_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [{"seed": 4, "i": 0, "noise": (0.5, 2.0), "evidence": False}, {"seed": 0, "i": 0}]
 
 
+def test_healthy_jobs_are_those_of_the_others_without_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--healthy` takes so many jobs without a fault, each with the number that it has among all."""
+    judged: list[int] = []
+    monkeypatch.setattr(score, "draw_job", lambda _seed, i: (None, [] if i in (1, 4, 5) else ["fault"], []))
+    monkeypatch.setattr(score, "judge_drawn", lambda _seed, i, _options: judged.append(i) or JudgedJob(str(i)))
+    run("--jobs", 2, "--healthy")
+    assert judged == [1, 4]
+
+
 def test_a_job_that_fails_is_a_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A crash of one job is counted and listed with its error, the others are judged, and the exit code is 5."""
     diagnose_job = pipeline.diagnose_job
@@ -132,6 +141,8 @@ def test_a_process_that_dies_is_a_row() -> None:
         (["{folder}", "--jobs", "3"], "expected a folder"),
         (["{folder}", "--noise", "1", "2"], "go with --jobs"),
         (["{folder}", "--no-evidence"], "go with --jobs"),
+        (["{folder}", "--healthy"], "go with --jobs"),
+        (["--jobs", "3", "--healthy", "--cause", "worker-fault"], "a healthy job has no cause"),
         (["{empty}"], "no *.parquet"),
         (["{folder}", "--min-confidence", "2"], "2.0 is not in the range"),
     ],

@@ -123,3 +123,15 @@ def test_without_rows_nobody_is_known_to_be_busy() -> None:
     m = job({10: 1000.0, 11: 1009.0, 12: 1021.0, 13: 1030.0})
     assert measure_tails(m.trace, m.observed) is None
     assert "between-steps" not in m.gains.blame_s
+
+
+def test_what_precedes_the_first_step_is_no_time_of_a_step() -> None:
+    """A batch takes 2 s before each step and 30 s before the first, while the job starts: that is no time of any step."""
+    starts = {10: 1000.0, 11: 1011.0, 12: 1022.0, 40: 2000.0}
+    rows = [
+        (step, stage, "data-load", -2.0 if step > 10 else -30.0, 2.0 if step > 10 else 30.0)
+        for step in starts
+        for stage in (0, 1)
+    ]
+    m = job(starts, rows)
+    assert between(m) == pytest.approx({10: 2.0, 11: 2.0, 12: 0.0, 40: 2.0}, abs=1e-6)

@@ -122,6 +122,7 @@ def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind
 
     On the clock of the job a step begins with its first operation: whatever all workers do before lies between the steps. Seconds
     by the step that they follow, and those before steps whose predecessor was not sampled by that step; shape (n_steps,) each.
+    What lies before the first step, as a job's first batch, or before a restart is no time of the steps recorded.
     """
     found: dict[StallKind, tuple[Seconds, Seconds]] = {}
     if trace.step_origin_s is None:
@@ -129,10 +130,11 @@ def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind
     steps, _ = _steps_of(observed)
     following, sampled = _find_steps(steps, steps + 1)
     follows = _find_steps(steps, steps - 1)[1]
+    begins = np.isin(steps, (steps.min(), *trace.restarted_steps))
     every = _list_rows(trace)
     for kind, rows in _rows_by_kind(every).items():
         ends_s = np.minimum(every.end_s[rows], 0.0)
-        lead_s = _busy_by_step(every, steps, rows, every.start_s[rows], ends_s)
+        lead_s = np.where(begins, 0.0, _busy_by_step(every, steps, rows, every.start_s[rows], ends_s))
         if lead_s.any():
             found[kind] = np.where(sampled, lead_s[following], 0.0), np.where(follows, 0.0, lead_s)
     return found

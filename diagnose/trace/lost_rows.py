@@ -1,0 +1,48 @@
+"""Number operations where rows were lost: counted by start alone, all that follow a lost row would pass for the one before.
+
+Enters: rows whose `seq` was counted by start. Leaves: them, as their labels of microbatch and model chunk say.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from diagnose.model.optype import EVIDENCE, Op
+from diagnose.trace.labels import number_combinations
+from diagnose.trace.rows import GridSizes, RowIndex, Rows, row_key
+
+
+def number_by_labels(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
+    """Leave out the numbers of lost rows, in workers and steps whose labels are those of a fuller one, in order, with gaps.
+
+    Others stay counted: without labels, where a label comes twice, or where a worker runs in another order.
+    """
+    labels = [column for column in (rows.microbatch, rows.chunk, rows.position) if column is not None]
+    if not labels or rows.seq is None:
+        return rows
+    n_steps, n_dp, n_stages = sizes
+    key = row_key(rows, at, sizes)
+    n_kinds = n_stages * len(Op)
+    counts = np.bincount(key, minlength=n_steps * n_dp * n_kinds).reshape(n_steps * n_dp, n_kinds)
+    counts[:, np.arange(n_kinds) % len(Op) >= int(min(EVIDENCE))] = 0
+    short = (counts > 0) & (counts < counts.max(axis=0))
+    if not short.any():
+        return rows
+    fullest = np.zeros_like(short)
+    fullest[counts.argmax(axis=0), np.arange(n_kinds)] = short.any(axis=0)
+    in_short, in_fullest = (np.flatnonzero(where.reshape(-1)[key]) for where in (short, fullest))
+    both = np.concatenate([in_fullest, in_short])
+    label = number_combinations(key[both] % n_kinds, *(column[both] for column in labels))
+    n_of_label = np.bincount(label[: len(in_fullest)], minlength=int(label.max()) + 1)
+    seq_of_label = np.zeros(len(n_of_label), dtype=np.int64)
+    seq_of_label[label[: len(in_fullest)]] = rows.seq[in_fullest]
+    # In order of start, one worker, step and type after the other.
+    order = np.lexsort((rows.seq[in_short], key[in_short]))
+    of_row, lane, mine = in_short[order], key[in_short][order], label[len(in_fullest) :][order]
+    number = seq_of_label[mine]
+    wrong = n_of_label[mine] != 1
+    wrong[1:] |= (lane[1:] == lane[:-1]) & (number[1:] <= number[:-1])
+    is_known = ~np.isin(lane, lane[wrong])
+    seq = rows.seq.copy()
+    seq[of_row[is_known]] = number[is_known]
+    return dataclasses.replace(rows, seq=seq)
