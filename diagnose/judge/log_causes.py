@@ -45,6 +45,8 @@ DATA_SHARE = 0.05
 LEAST_TOLD = 4
 #: A slow window begins at a restart when it does within so many logged intervals of it.
 AT_RESTART = 2
+#: Iterations get longer and longer where they do for this part of what slow windows cost; else the ramp is a slow change of level.
+RAMP_SHARE = 0.5
 #: Three windows and more come at a period when their distances differ by no more than this part of it.
 EVEN_SHARE = 0.1
 #: Flushes of the allocator's cache are a finding where so many of the lines tell of one: a slow line now and then is told as such.
@@ -131,7 +133,8 @@ def _find_windows(facts: LogFacts, least: float) -> Iterator[_Found]:
     if facts.when.pattern is None or facts.usual_s is None or facts.slow_s is None:
         return
     goes_on = facts.when.recovery_step is None
-    ramp = facts.ramps[-1] if facts.ramps else None
+    of_ramps = sum(ramp.lost_s for ramp in facts.ramps)
+    ramp = facts.ramps[-1] if of_ramps > RAMP_SHARE * facts.lost_s else None
     now_s = max(facts.slow_s, ramp.to_step_time if ramp is not None and goes_on else 0.0)
     recoverable = 1.0 - facts.usual_s / now_s if goes_on or facts.ledger is None else _share(facts, facts.lost_s)
     if recoverable < least:

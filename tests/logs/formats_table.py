@@ -159,7 +159,8 @@ def name_lack(shape: Shape, log: TrainingLog, facts: LogFacts, verdict: Verdict)
             is_true, what = not causes and (kind == "restart" or _is_hidden(shape, log, facts)), "clock"
     if not (is_true and what) and log.is_mean and facts.interval > shape.run.interval:
         # Lines are longer than what is between two of the file: slow ones are said to be lines, and not iterations.
-        is_true = not periods and all("lines of" in cause.title for cause in causes) and not facts.windows
+        unknown = [cause for cause in causes if cause.cause == "unknown"]  # what has a name was put in: see above
+        is_true = not periods and all("lines of" in cause.title for cause in unknown) and not facts.windows
         is_true = is_true and (kind != "periodic" or bool(causes) or _is_hidden(shape, log, facts))
         is_true = is_true and not (shape.truth.period is not None and shape.truth.period > SHOWN_LINES * facts.interval)
         what = "clock"

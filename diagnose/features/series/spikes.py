@@ -209,7 +209,8 @@ def _describe(  # noqa: PLR0913 - what is known of a kind
     elif period is not None:
         matches = _match_intervals(log, lines, period, phase)
         loss = _loss_of(matches)
-        shorter = _list_shorter(log, lines, period) if not matches else ()
+        n_periods = (int(numbers[-1]) - int(numbers[0])) / period
+        shorter = _list_shorter(log, lines, period, n_periods) if not matches else ()
     else:
         loss = "sporadic"
     n = n_events or len(at)
@@ -246,8 +247,8 @@ def _count(lines: Lines, at: Ints, period: int | None, n: int, *, mean: bool) ->
     )
 
 
-def _list_shorter(log: TrainingLog, lines: Lines, period: int) -> tuple[int, ...]:
-    """List the shorter periods that would show as this one.
+def _list_shorter(log: TrainingLog, lines: Lines, period: int, n_periods: float) -> tuple[int, ...]:
+    """List the shorter periods that would show as this one, which was seen so many times.
 
     Of lines that are means, those shorter than a line, where a line has one more than the others once in the period; of lines of
     single steps, those whose other slow steps are not printed.
@@ -255,9 +256,8 @@ def _list_shorter(log: TrainingLog, lines: Lines, period: int) -> tuple[int, ...
     width = lines.interval
     if not log.is_mean:
         return tuple(n for n in range(2, period) if np.lcm(n, width) == period)[-MOST_SHORTER:] if width > 1 else ()
-    return tuple(
-        n for n in range(2, width) if np.lcm(n, width) == period and period // n - period // width * (width // n) == 1
-    )
+    # Lines with one more come so many iterations apart, now a line more and now one less; a period is known by its first and last.
+    return tuple(n for n in range(2, width) if width % n and abs(n * width / (width % n) - period) * n_periods < width)
 
 
 def _match_intervals(log: TrainingLog, lines: Lines, period: int, phase: int) -> tuple[str, ...]:
