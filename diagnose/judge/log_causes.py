@@ -353,7 +353,7 @@ def _name_spikes(spikes: LogSpikes, periods: Sequence[int]) -> tuple[str, float]
     What comes more often than epochs, and longer every so many times, is not what happens at their ends.
     """
     named = [name for name in spikes.matches if name in CAUSES]
-    if spikes.part in ("data", "save") and not spikes.told:
+    if spikes.part in ("data", "save"):  # also where the log tells of something else there: it took no time
         return CAUSES[spikes.part], TOLD_CERTAINTY
     if not named:
         return "unknown", UNKNOWN_CERTAINTY
