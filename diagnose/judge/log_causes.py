@@ -35,6 +35,8 @@ PLANNED = {"evaluation": "an evaluation", "log": "logging", "profile": "a profil
 TOLD_CERTAINTY = 0.9
 #: How sure one is whose stated interval is the period of the slow steps, exactly: another thing may have the same interval.
 MATCHED_CERTAINTY = 0.8
+#: What logs tell of without its seconds, at its own interval: it is no surer than what states that interval.
+UNTIMED = ("collection",)
 #: At the end of an epoch much else happens than that loaders start again.
 EPOCH_CERTAINTY = 0.5
 #: A rank that takes longer than those of its own stage, by their timers.
@@ -361,7 +363,8 @@ def _name_spikes(spikes: LogSpikes, periods: Sequence[int]) -> tuple[str, float]
         own = spikes.period or 0
         is_told_apart = not any(period < own and not own % period for period in periods)
         return (CAUSES["epoch"], EPOCH_CERTAINTY) if is_told_apart else ("unknown", UNKNOWN_CERTAINTY)
-    return CAUSES[named[0]], TOLD_CERTAINTY if spikes.told else MATCHED_CERTAINTY
+    is_sure = spikes.told and named[0] not in UNTIMED
+    return CAUSES[named[0]], TOLD_CERTAINTY if is_sure else MATCHED_CERTAINTY
 
 
 def describe_spikes(facts: LogFacts, spikes: LogSpikes, share: float) -> str:

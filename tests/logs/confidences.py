@@ -30,7 +30,7 @@ from tests.trace.producers.recordings import say_nothing
 #: Formats that state intervals, with those they state, and whether they tell the seconds of the loader.
 STATED: dict[str, tuple[tuple[LogIntervalKind, ...], bool]] = {
     "Megatron-LM": (("loader-workers", "collection", "save", "evaluation"), False),
-    "torchtitan": (("collection", "save", "evaluation"), True),
+    "torchtitan": (("collection", "save", "evaluation"), False),
     "HF Trainer": (("loader-workers", "save", "evaluation"), False),
     "open_clip": (("loader-workers",), True),
 }

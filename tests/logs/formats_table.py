@@ -28,6 +28,7 @@ from diagnose.model.training_log import LogFacts, TrainingLog
 from diagnose.trace.find_log import find_log
 from diagnose.trace.logs.load import load_log
 from tests.judge.cases import built_in
+from tests.logs.confidences import BINS, count_causes, write_table
 from tests.logs.formats import FORMATS, Written
 from tests.logs.score import Score, score
 from tests.logs.shapes import SHAPES, Shape, draw_shape
@@ -37,6 +38,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "about" / "logs.md"
 JOB = Job("job", 1, 1, 1, 1, 1, 1)
 #: Seeds that nothing was chosen by, and logs of a format and a shape.
 FIRST, N = 60_000, 40
+#: Jobs whose causes are counted by how surely they are said: nothing was chosen by these either.
+CONFIDENCES_FROM, CONFIDENCES_RUNS = 93_000, 80
 #: Parts of the logs of a shape of which the answer is right, or says that the file does not tell.
 RIGHT, QUIET = 0.95, 0.97
 #: Times that are wrong by this part are read off a coarse clock: less than what counts as slow.
@@ -45,8 +48,6 @@ COARSE = 0.005
 FIRST_PART = 0.75
 #: Less than this part of the steps in lines is too few for their cost.
 TOLD_PART = 0.99
-#: Confidences, from the least of each on.
-SURE = ((0.9, "0.9 and more"), (0.8, "0.8 to 0.9"), (0.5, "0.5 to 0.8"), (0.0, "below 0.5"))
 #: A period shows where so many lines are in one.
 SHOWN_LINES = 3
 #: What files lack, and what is said then.
@@ -292,7 +293,7 @@ def write_row(name: str, seeds: Sequence[int]) -> Row:
         cell = list(run_cell(written, kind, seeds))
         text = write_cell(cell)
         told.update(
-            (cause, next(name for least, name in SURE if confidence >= least), is_true)
+            (cause, next(name for least, name in BINS if confidence >= least), is_true)
             for one in cell
             for cause, confidence, is_true in one.count_told()
         )
@@ -351,6 +352,7 @@ def write_page(rows: dict[str, Row]) -> str:
         priced=n_priced,
         exact=n_exact,
         below="; ".join(text for row in ordered for text in row.below) or "none",
+        named=write_table(count_causes(range(CONFIDENCES_FROM, CONFIDENCES_FROM + CONFIDENCES_RUNS))),
         missing=f"\nNot run: {missing}.\n" if missing else "",
     )
 
@@ -371,12 +373,17 @@ missing to all is false, and a cell in bold is below the bound: 95%, of healthy 
 Right: {right} of {all}; the file cannot tell, and the answer says so: {open}; false: {false}. Lost time right: {exact} of {priced}.
 Below the bound: {below}.
 {missing}
-How sure it is said, and how often that is what was put in. Of causes with a name only saves are put in, so that any other one that
-is said counts as wrong; `unknown` is right where the whole answer is.
+How sure it is said in these logs, and how often that is what was put in. Of causes with a name only saves are put in, so that any
+other one that is said counts as wrong; `unknown` is right where the whole answer is.
 
 | cause | confidence | said | right |
 | --- | --- | --- | --- |
 {sure}
+
+The same of jobs that state the intervals of several things, one of which costs time, or something that is stated nowhere and may
+have the interval of one of them (`python -m tests.logs.confidences`):
+
+{named}
 
 | what the file lacks | what is said then |
 | --- | --- |
