@@ -379,6 +379,7 @@ MENDED = (
     ("Keras", "periodic", 120000),  # of lines of a hundred iterations each has three slow ones or four
     ("Keras", "restart", 120007),  # an attempt of two lines begins with a slow one
     ("JSON Lines, tokens", "restart", 120009),  # tokens are counted on where steps fall back
+    ("YOLOX", "saves", 150000),  # each third evaluation has a save, and each twelfth of them is at the end of an epoch
     ("DiT", "windows", 120000),  # the line that a change lies in is between both levels
     ("DiT", "sequence", 120006),  # rates of two digits tell long steps worse than short ones
 )

@@ -27,6 +27,8 @@ MOST_SHORTER = 3
 PART_SHARE = 0.6
 #: What a line that two kinds share has above the usual one of the first is the other's, from so many deviations on, and this part.
 MORE_DEVIATIONS, LEAST_MORE = 4.0, 0.05
+#: ... unless more than this part of the lines that no other kind has are as long.
+COMMON_SHARE = 0.1
 #: Intervals that say when something is done; the rest say how much is done at once.
 TIMED = ("save", "evaluation", "collection", "log", "profile", "epoch")
 #: Steps of an interval that a slow step may lie away from a multiple of it: what is done after a step shows in the next.
@@ -133,7 +135,10 @@ def _take(
     if shared.any() and not shared.all():
         usual = float(np.median(seconds[~shared]))
         spread = float(MAD_TO_SIGMA * np.median(np.abs(seconds[~shared] - usual)))
-        seconds[shared & (seconds > usual + max(MORE_DEVIATIONS * spread, LEAST_MORE * usual))] = usual
+        is_more = seconds > usual + max(MORE_DEVIATIONS * spread, LEAST_MORE * usual)
+        # Where many of the others are as long, the other kind is not what makes these longer.
+        if float(is_more[~shared].mean()) <= COMMON_SHARE:
+            seconds[shared & is_more] = usual
     left_s[at] -= seconds
     left[at] = left_s[at] > 0
     return at, seconds
