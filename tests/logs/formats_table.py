@@ -326,7 +326,7 @@ def run_rows(formats: Sequence[str], seeds: Sequence[int], jobs: int, kept: Path
     return rows
 
 
-def write_page(rows: dict[str, Row]) -> str:
+def write_page(rows: dict[str, Row], commit: str) -> str:
     """Write the page: a row for each format, a column for each shape, and what files lack."""
     ordered = [rows[name] for name in FORMATS if name in rows]
     n_right, n_open, n_priced, n_exact, n_all = np.array([row.counts for row in ordered]).sum(axis=0).tolist()
@@ -345,6 +345,7 @@ def write_page(rows: dict[str, Row]) -> str:
             f"| `{cause}` | {sure} | {n} | {100 * true[cause, sure] / n:.1f}% |"
             for (cause, sure), n in sorted(told.items())
         ),
+        commit=f"All rows are of commit {commit}. " if commit else "",
         right=n_right,
         open=n_open,
         all=n_all,
@@ -369,6 +370,8 @@ the lost time can be told, it is within 2% of the truth, or within the noise of 
 missing to all is false, and a cell in bold is below the bound: 95%, of healthy runs and growing sequences 97%.
 
 {table}
+
+{commit}Formats have the same runs, so that one that is answered falsely is counted once a format.
 
 Right: {right} of {all}; the file cannot tell, and the answer says so: {open}; false: {false}. Lost time right: {exact} of {priced}.
 Below the bound: {below}.
@@ -399,6 +402,7 @@ def main() -> None:
     parser.add_argument("--look", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--rows", type=Path)
+    parser.add_argument("--commit", default="", help="what the rows are of, for the page")
     parser.add_argument("--formats", nargs="*", default=list(FORMATS))
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.n)
@@ -406,7 +410,7 @@ def main() -> None:
         look(given.look or list(FORMATS), seeds)
     else:
         rows = run_rows(given.formats, seeds, given.jobs, given.rows)
-        PAGE.write_text(write_page(rows), encoding="utf-8")
+        PAGE.write_text(write_page(rows, given.commit), encoding="utf-8")
 
 
 if __name__ == "__main__":
