@@ -35,6 +35,8 @@ PLANNED = {"evaluation": "an evaluation", "log": "logging", "profile": "a profil
 TOLD_CERTAINTY = 0.9
 #: How sure one is whose stated interval is the period of the slow steps, exactly: another thing may have the same interval.
 MATCHED_CERTAINTY = 0.8
+#: What logs tell of without its seconds, at its own interval: it is no surer than what states that interval.
+UNTIMED = ("collection",)
 #: At the end of an epoch much else happens than that loaders start again.
 EPOCH_CERTAINTY = 0.5
 #: A rank that takes longer than those of its own stage, by their timers.
@@ -45,6 +47,8 @@ DATA_SHARE = 0.05
 LEAST_TOLD = 4
 #: A slow window begins at a restart when it does within so many logged intervals of it.
 AT_RESTART = 2
+#: Iterations get longer and longer where they do for this part of what slow windows cost; else the ramp is a slow change of level.
+RAMP_SHARE = 0.5
 #: Three windows and more come at a period when their distances differ by no more than this part of it.
 EVEN_SHARE = 0.1
 #: Flushes of the allocator's cache are a finding where so many of the lines tell of one: a slow line now and then is told as such.
@@ -131,7 +135,8 @@ def _find_windows(facts: LogFacts, least: float) -> Iterator[_Found]:
     if facts.when.pattern is None or facts.usual_s is None or facts.slow_s is None:
         return
     goes_on = facts.when.recovery_step is None
-    ramp = facts.ramps[-1] if facts.ramps else None
+    of_ramps = sum(ramp.lost_s for ramp in facts.ramps)
+    ramp = facts.ramps[-1] if of_ramps > RAMP_SHARE * facts.lost_s else None
     now_s = max(facts.slow_s, ramp.to_step_time if ramp is not None and goes_on else 0.0)
     recoverable = 1.0 - facts.usual_s / now_s if goes_on or facts.ledger is None else _share(facts, facts.lost_s)
     if recoverable < least:
@@ -350,7 +355,7 @@ def _name_spikes(spikes: LogSpikes, periods: Sequence[int]) -> tuple[str, float]
     What comes more often than epochs, and longer every so many times, is not what happens at their ends.
     """
     named = [name for name in spikes.matches if name in CAUSES]
-    if spikes.part in ("data", "save") and not spikes.told:
+    if spikes.part in ("data", "save"):  # also where the log tells of something else there: it took no time
         return CAUSES[spikes.part], TOLD_CERTAINTY
     if not named:
         return "unknown", UNKNOWN_CERTAINTY
@@ -358,7 +363,8 @@ def _name_spikes(spikes: LogSpikes, periods: Sequence[int]) -> tuple[str, float]
         own = spikes.period or 0
         is_told_apart = not any(period < own and not own % period for period in periods)
         return (CAUSES["epoch"], EPOCH_CERTAINTY) if is_told_apart else ("unknown", UNKNOWN_CERTAINTY)
-    return CAUSES[named[0]], TOLD_CERTAINTY if spikes.told else MATCHED_CERTAINTY
+    is_sure = spikes.told and named[0] not in UNTIMED
+    return CAUSES[named[0]], TOLD_CERTAINTY if is_sure else MATCHED_CERTAINTY
 
 
 def describe_spikes(facts: LogFacts, spikes: LogSpikes, share: float) -> str:

@@ -158,6 +158,12 @@ def lasting_noise(series: Floats, clock: float = 0.0) -> float:
     return found
 
 
+def noise_of_means(series: Floats, size: NDArray[np.int64], noise: float, clock: float) -> Floats:
+    """Estimate the standard deviation of means of so many neighbours of a series, in which readings of a `clock` cancel."""
+    own = _without_clock(max(_noise_of(series, clock), noise), clock, 1)
+    return np.asarray(np.hypot(own / np.sqrt(size), clock / size))
+
+
 def _noise_of(series: Floats, clock: float) -> float:
     """Estimate the noise of single values; a coarse clock shows few different ones, whose median difference may be any of these."""
     noise = float(noise_of_differences(series))
@@ -430,10 +436,10 @@ def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | 
         steps = np.repeat([float(values[a:b].mean()) for a, b in parts], [b - a for a, b in parts])
     weight = 1.0 / steps**2  # noise is a part of the value
     penalty = LEVEL_PENALTY * noise**2 * np.log(len(bins.raw))
-    if bins.clock:  # a value that a change lies in is between the two levels
-        for at in (a + side for a, _ in parts[1:] for side in (-1, 0)):
-            low, high = sorted(steps[max(at - 1, 0) : at + 2][[0, -1]])
-            steps[at] = np.clip(values[at], low, high)
+    # A value that a change lies in is between the two levels: it may be a mean of several steps, or between two readings.
+    for at in (a + side for a, _ in parts[1:] for side in (-1, 0)):
+        low, high = sorted(steps[max(at - 1, 0) : at + 2][[0, -1]])
+        steps[at] = np.clip(values[at], low, high)
     best = _cost(values, steps, weight, bins.dead) + (right - left) * penalty
     span = (0, n)
     found = None

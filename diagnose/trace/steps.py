@@ -409,8 +409,10 @@ def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
     n_long = MAX_WARM_UP_STEPS if long.all() else int(long.argmin())
     if n_long:
         times = float(length_s[:n_long].max() / np.median(length_s[n_long:]))
+        # Of steps of two lengths most may be as long as the first: then the figure says nothing.
+        longer = f" (up to {times:.1f} times the usual time)" if times > WARM_UP_RATIO else ""
         warnings.append(
-            f"the first {n_long} steps are a warm-up (up to {times:.1f} times the usual time): they count in the slowdown as in "
-            "the paper, causes are sought without them"
+            f"the first {n_long} steps are a warm-up{longer}: they count in the slowdown as in the paper, causes are sought "
+            "without them"
         )
     return tuple(int(step) for step in steps[order][:n_long])

@@ -28,6 +28,7 @@ from diagnose.model.training_log import LogFacts, TrainingLog
 from diagnose.trace.find_log import find_log
 from diagnose.trace.logs.load import load_log
 from tests.judge.cases import built_in
+from tests.logs.confidences import BINS, count_causes, write_table
 from tests.logs.formats import FORMATS, Written
 from tests.logs.score import Score, score
 from tests.logs.shapes import SHAPES, Shape, draw_shape
@@ -37,6 +38,8 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "about" / "logs.md"
 JOB = Job("job", 1, 1, 1, 1, 1, 1)
 #: Seeds that nothing was chosen by, and logs of a format and a shape.
 FIRST, N = 60_000, 40
+#: Jobs whose causes are counted by how surely they are said: nothing was chosen by these either.
+CONFIDENCES_FROM, CONFIDENCES_RUNS = 93_000, 80
 #: Parts of the logs of a shape of which the answer is right, or says that the file does not tell.
 RIGHT, QUIET = 0.95, 0.97
 #: Times that are wrong by this part are read off a coarse clock: less than what counts as slow.
@@ -45,8 +48,6 @@ COARSE = 0.005
 FIRST_PART = 0.75
 #: Less than this part of the steps in lines is too few for their cost.
 TOLD_PART = 0.99
-#: Confidences, from the least of each on.
-SURE = ((0.9, "0.9 and more"), (0.8, "0.8 to 0.9"), (0.5, "0.5 to 0.8"), (0.0, "below 0.5"))
 #: A period shows where so many lines are in one.
 SHOWN_LINES = 3
 #: What files lack, and what is said then.
@@ -159,7 +160,8 @@ def name_lack(shape: Shape, log: TrainingLog, facts: LogFacts, verdict: Verdict)
             is_true, what = not causes and (kind == "restart" or _is_hidden(shape, log, facts)), "clock"
     if not (is_true and what) and log.is_mean and facts.interval > shape.run.interval:
         # Lines are longer than what is between two of the file: slow ones are said to be lines, and not iterations.
-        is_true = not periods and all("lines of" in cause.title for cause in causes) and not facts.windows
+        unknown = [cause for cause in causes if cause.cause == "unknown"]  # what has a name was put in: see above
+        is_true = not periods and all("lines of" in cause.title for cause in unknown) and not facts.windows
         is_true = is_true and (kind != "periodic" or bool(causes) or _is_hidden(shape, log, facts))
         is_true = is_true and not (shape.truth.period is not None and shape.truth.period > SHOWN_LINES * facts.interval)
         what = "clock"
@@ -291,7 +293,7 @@ def write_row(name: str, seeds: Sequence[int]) -> Row:
         cell = list(run_cell(written, kind, seeds))
         text = write_cell(cell)
         told.update(
-            (cause, next(name for least, name in SURE if confidence >= least), is_true)
+            (cause, next(name for least, name in BINS if confidence >= least), is_true)
             for one in cell
             for cause, confidence, is_true in one.count_told()
         )
@@ -324,7 +326,7 @@ def run_rows(formats: Sequence[str], seeds: Sequence[int], jobs: int, kept: Path
     return rows
 
 
-def write_page(rows: dict[str, Row]) -> str:
+def write_page(rows: dict[str, Row], commit: str) -> str:
     """Write the page: a row for each format, a column for each shape, and what files lack."""
     ordered = [rows[name] for name in FORMATS if name in rows]
     n_right, n_open, n_priced, n_exact, n_all = np.array([row.counts for row in ordered]).sum(axis=0).tolist()
@@ -343,6 +345,7 @@ def write_page(rows: dict[str, Row]) -> str:
             f"| `{cause}` | {sure} | {n} | {100 * true[cause, sure] / n:.1f}% |"
             for (cause, sure), n in sorted(told.items())
         ),
+        commit=f"All rows are of commit {commit}. " if commit else "",
         right=n_right,
         open=n_open,
         all=n_all,
@@ -350,6 +353,7 @@ def write_page(rows: dict[str, Row]) -> str:
         priced=n_priced,
         exact=n_exact,
         below="; ".join(text for row in ordered for text in row.below) or "none",
+        named=write_table(count_causes(range(CONFIDENCES_FROM, CONFIDENCES_FROM + CONFIDENCES_RUNS))),
         missing=f"\nNot run: {missing}.\n" if missing else "",
     )
 
@@ -367,15 +371,22 @@ missing to all is false, and a cell in bold is below the bound: 95%, of healthy 
 
 {table}
 
+{commit}Formats have the same runs, so that one that is answered falsely is counted once a format.
+
 Right: {right} of {all}; the file cannot tell, and the answer says so: {open}; false: {false}. Lost time right: {exact} of {priced}.
 Below the bound: {below}.
 {missing}
-How sure it is said, and how often that is what was put in. Of causes with a name only saves are put in, so that any other one that
-is said counts as wrong; `unknown` is right where the whole answer is.
+How sure it is said in these logs, and how often that is what was put in. Of causes with a name only saves are put in, so that any
+other one that is said counts as wrong; `unknown` is right where the whole answer is.
 
 | cause | confidence | said | right |
 | --- | --- | --- | --- |
 {sure}
+
+The same of jobs that state the intervals of several things, one of which costs time, or something that is stated nowhere and may
+have the interval of one of them (`python -m tests.logs.confidences`):
+
+{named}
 
 | what the file lacks | what is said then |
 | --- | --- |
@@ -391,6 +402,7 @@ def main() -> None:
     parser.add_argument("--look", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--rows", type=Path)
+    parser.add_argument("--commit", default="", help="what the rows are of, for the page")
     parser.add_argument("--formats", nargs="*", default=list(FORMATS))
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.n)
@@ -398,7 +410,7 @@ def main() -> None:
         look(given.look or list(FORMATS), seeds)
     else:
         rows = run_rows(given.formats, seeds, given.jobs, given.rows)
-        PAGE.write_text(write_page(rows), encoding="utf-8")
+        PAGE.write_text(write_page(rows, given.commit), encoding="utf-8")
 
 
 if __name__ == "__main__":

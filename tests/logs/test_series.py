@@ -13,6 +13,8 @@ from diagnose.model.place import Worker
 from diagnose.model.trace import Job
 from diagnose.model.training_log import LogEvent, LogFacts, RankTimes, TrainingLog
 from tests.judge.cases import built_in
+from tests.logs.formats import FORMATS
+from tests.logs.formats_table import run_cell
 from tests.logs.runs import Attempt, Between, LoggedRun, steady_run
 from tests.logs.shapes import write_exactly
 
@@ -368,3 +370,43 @@ def test_what_an_evaluation_and_a_save_between_the_same_steps_tell_is_theirs() -
     assert (seconds["evaluation"], seconds["save"]) == (pytest.approx(4.0, abs=0.05), pytest.approx(3.0, abs=0.05))
     texts = [describe_spikes(facts, spikes, 0.01) for spikes in facts.spikes]
     assert texts[0].startswith("4 s pass before iteration 101: ")
+
+
+#: Logs that were answered falsely, each for a reason of its own.
+MENDED = (
+    ("Lightning, bar", "saves", 120000),  # a line with an evaluation after one without is no clock that was read late
+    ("Lightning, bar", "windows", 120003),  # three lines off a coarse clock end a window
+    ("Keras", "periodic", 120000),  # of lines of a hundred iterations each has three slow ones or four
+    ("Keras", "restart", 120007),  # an attempt of two lines begins with a slow one
+    ("JSON Lines, tokens", "restart", 120009),  # tokens are counted on where steps fall back
+    ("YOLOX", "saves", 150000),  # each third evaluation has a save, and each twelfth of them is at the end of an epoch
+    ("DiT", "windows", 120000),  # the line that a change lies in is between both levels
+    ("DiT", "sequence", 120006),  # rates of two digits tell long steps worse than short ones
+)
+
+
+@pytest.mark.parametrize(("name", "kind", "seed"), MENDED)
+def test_logs_that_were_answered_falsely(name: str, kind: str, seed: int) -> None:
+    """What is said of them is what was put in, or that the file does not tell."""
+    (one,) = run_cell(FORMATS[name], kind, [seed])
+    assert one.is_right or one.lacks, one.said
+
+
+def test_a_short_period_in_long_lines_is_one_of_those_named() -> None:
+    """Every 31st iteration is slow: of lines of a hundred every fourth or fifth has one more, and 31 is named beside that."""
+    step_s = noise(9700, 0.01)
+    step_s[5::31] += 6.0
+    facts, _ = look(dataclasses.replace(run_of(step_s), interval=100))
+    (spikes,) = facts.spikes
+    assert spikes.or_every == (31,)
+
+
+def test_seconds_of_the_log_are_believed_before_what_it_tells_of() -> None:
+    """A collection is told of at each slow step, and the seconds are those of the loader: it is the loader."""
+    step_s = noise(1000, 0.01)
+    step_s[99::100] += 3.0
+    data_s = np.where(np.arange(1000) % 100 == 99, 3.01, 0.01)
+    told = write_exactly(run_of(step_s, parts={"data": data_s}))
+    events = tuple(LogEvent("collection", n) for n in range(100, 1001, 100))
+    _, verdict = look(dataclasses.replace(told, events=events))
+    assert [cause.cause for cause in verdict.causes] == ["data-loading"]

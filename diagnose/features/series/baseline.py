@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.features.series.lines import Lines
 from diagnose.model.trace import Bools, Ints
-from diagnose.numerics.pieces import MIN_LEVEL, Piece, find_crowds, fit_pieces
+from diagnose.numerics.pieces import LEAST_NOISE_RATIO, MIN_LEVEL, Piece, find_crowds, fit_pieces, noise_of_means
 from diagnose.numerics.robust import MAD_TO_SIGMA, Floats, noise_of_differences
 
 #: Lines after a start that may hold what is built or loaded once, and lines after these that they are compared with.
@@ -77,7 +77,7 @@ def fit_baseline(lines: Lines, *, least_ratio: float) -> Baseline:
     pieces = fit_pieces(values[kept], least_ratio=least_ratio, noise=lines.noise, clock=lines.clock)
     pieces = _settle(values[kept], pieces, lines.noise)
     pieces = _add_crowds(values[kept], pieces, least_ratio, lines.noise)
-    pieces = _add_ends(values[kept], pieces, least_ratio, lines.noise)
+    pieces = _add_ends(values[kept], pieces, least_ratio, lines)
     pieces = _over_all(pieces, kept, len(values))
     pieces, spikes = _calibrate(lines, values, pieces, starts)
     pace_s = np.concatenate([piece.values() for piece in pieces])
@@ -104,6 +104,8 @@ def _find_starts(lines: Lines, values: Floats) -> Bools:
         n_most = most
         if is_short := len(after) < MIN_LEVEL:
             after = values[at + 1 : end]  # in a short log the first alone can be told
+            if len(after) < 2:  # nor can an attempt of two lines be compared with itself
+                after = np.delete(values, begins)
             n_most = 1
         if len(after) < 2:
             continue
@@ -183,7 +185,7 @@ def _add_crowds(values: Floats, pieces: Sequence[Piece], least_ratio: float, noi
     return found
 
 
-def _add_ends(values: Floats, pieces: Sequence[Piece], least_ratio: float, noise: float) -> list[Piece]:
+def _add_ends(values: Floats, pieces: Sequence[Piece], least_ratio: float, lines: Lines) -> list[Piece]:
     """Make levels of the fast lines at both ends that are too few for a level of their own: a slow window does not cover them.
 
     Steps are seldom faster by chance, and so few are no pace that lasts.
@@ -194,15 +196,23 @@ def _add_ends(values: Floats, pieces: Sequence[Piece], least_ratio: float, noise
         if piece.is_ramp or piece.end - piece.start < 2 * MIN_LEVEL:
             continue
         logs = np.log(values[piece.start : piece.end] / piece.first)
-        sigma = max(float(noise_of_differences(logs)), noise)
-        fast = logs[::order][:MIN_LEVEL] < -max(SPIKE_DEVIATIONS * sigma, float(np.log(least_ratio)))
+        end = logs[::order][:MIN_LEVEL]
+        sigma = max(float(noise_of_differences(logs)), lines.noise)
+        fast = end < -max(SPIKE_DEVIATIONS * sigma, float(np.log(least_ratio)))
         n = int(np.argmin(fast)) if not fast.all() else MIN_LEVEL
+        if lines.clock > LEAST_NOISE_RATIO:  # of several lines together only the first and the last reading count
+            count = np.arange(1, MIN_LEVEL + 1)
+            means = np.cumsum(end) / count
+            noise = noise_of_means(logs[::order][MIN_LEVEL:], count, lines.noise, lines.clock)
+            best = int(np.argmin(means / noise))
+            n = int(count[best]) * bool(means[best] < -max(SPIKE_DEVIATIONS * noise[best], np.log(least_ratio)))
         if not n:
             continue
         middle = piece.start + n if order > 0 else piece.end - n
         parts = [Piece(piece.start, middle, piece.first, piece.last), Piece(middle, piece.end, piece.first, piece.last)]
         edge = parts[at]
-        level = float(np.median(values[edge.start : edge.end]))
+        middle_of = np.mean if lines.clock > LEAST_NOISE_RATIO else np.median
+        level = float(middle_of(values[edge.start : edge.end]))
         parts[at] = Piece(edge.start, edge.end, level, level)
         found[at : at + 1 or None] = parts
     return found
@@ -222,7 +232,8 @@ def _calibrate(lines: Lines, values: Floats, pieces: Sequence[Piece], starts: Bo
     spikes = (logs > _least_spike(_scatter(logs, lines.noise))) & ~starts
     ordinary = ~(spikes | starts)
     if lines.interval > 1:
-        ordinary &= ~_mark_changes(pieces)
+        # The mean of few lines needs all of them where their clock is coarse.
+        ordinary &= ~_mark_changes(pieces, MIN_LEVEL * (1 + (lines.clock > LEAST_NOISE_RATIO)))
     weight = lines.steps * lines.work
     found = []
     for piece in pieces:
@@ -236,13 +247,13 @@ def _calibrate(lines: Lines, values: Floats, pieces: Sequence[Piece], starts: Bo
     return found, spikes
 
 
-def _mark_changes(pieces: Sequence[Piece]) -> Bools:
-    """Mark the lines at both sides of each change of level: one of several steps that it lies in has some of both paces."""
+def _mark_changes(pieces: Sequence[Piece], least: int) -> Bools:
+    """Mark the lines at both sides of each change between levels of so many lines: one of several steps has some of both paces."""
     marked = np.zeros(pieces[-1].end, dtype=bool)
     for before, after in itertools.pairwise(pieces):
         if not (before.is_ramp or after.is_ramp):
-            marked[before.end - 1] = before.end - before.start >= MIN_LEVEL
-            marked[after.start] = after.end - after.start >= MIN_LEVEL
+            marked[before.end - 1] = before.end - before.start >= least
+            marked[after.start] = after.end - after.start >= least
     return marked
 
 

@@ -27,6 +27,8 @@ MOST_SHORTER = 3
 PART_SHARE = 0.6
 #: What a line that two kinds share has above the usual one of the first is the other's, from so many deviations on, and this part.
 MORE_DEVIATIONS, LEAST_MORE = 4.0, 0.05
+#: ... unless more than this part of the lines that no other kind has are as long.
+COMMON_SHARE = 0.1
 #: Intervals that say when something is done; the rest say how much is done at once.
 TIMED = ("save", "evaluation", "collection", "log", "profile", "epoch")
 #: Steps of an interval that a slow step may lie away from a multiple of it: what is done after a step shows in the next.
@@ -133,7 +135,10 @@ def _take(
     if shared.any() and not shared.all():
         usual = float(np.median(seconds[~shared]))
         spread = float(MAD_TO_SIGMA * np.median(np.abs(seconds[~shared] - usual)))
-        seconds[shared & (seconds > usual + max(MORE_DEVIATIONS * spread, LEAST_MORE * usual))] = usual
+        is_more = seconds > usual + max(MORE_DEVIATIONS * spread, LEAST_MORE * usual)
+        # Where many of the others are as long, the other kind is not what makes these longer.
+        if float(is_more[~shared].mean()) <= COMMON_SHARE:
+            seconds[shared & is_more] = usual
     left_s[at] -= seconds
     left[at] = left_s[at] > 0
     return at, seconds
@@ -209,7 +214,8 @@ def _describe(  # noqa: PLR0913 - what is known of a kind
     elif period is not None:
         matches = _match_intervals(log, lines, period, phase)
         loss = _loss_of(matches)
-        shorter = _list_shorter(log, lines, period) if not matches else ()
+        n_periods = (int(numbers[-1]) - int(numbers[0])) / period
+        shorter = _list_shorter(log, lines, period, n_periods) if not matches else ()
     else:
         loss = "sporadic"
     n = n_events or len(at)
@@ -246,8 +252,8 @@ def _count(lines: Lines, at: Ints, period: int | None, n: int, *, mean: bool) ->
     )
 
 
-def _list_shorter(log: TrainingLog, lines: Lines, period: int) -> tuple[int, ...]:
-    """List the shorter periods that would show as this one.
+def _list_shorter(log: TrainingLog, lines: Lines, period: int, n_periods: float) -> tuple[int, ...]:
+    """List the shorter periods that would show as this one, which was seen so many times.
 
     Of lines that are means, those shorter than a line, where a line has one more than the others once in the period; of lines of
     single steps, those whose other slow steps are not printed.
@@ -255,9 +261,8 @@ def _list_shorter(log: TrainingLog, lines: Lines, period: int) -> tuple[int, ...
     width = lines.interval
     if not log.is_mean:
         return tuple(n for n in range(2, period) if np.lcm(n, width) == period)[-MOST_SHORTER:] if width > 1 else ()
-    return tuple(
-        n for n in range(2, width) if np.lcm(n, width) == period and period // n - period // width * (width // n) == 1
-    )
+    # Lines with one more come so many iterations apart, now a line more and now one less; a period is known by its first and last.
+    return tuple(n for n in range(2, width) if width % n and abs(n * width / (width % n) - period) * n_periods < width)
 
 
 def _match_intervals(log: TrainingLog, lines: Lines, period: int, phase: int) -> tuple[str, ...]:

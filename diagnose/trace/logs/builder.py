@@ -37,6 +37,8 @@ _IN_PARTS = ("save", "evaluation", "error")
 STEPS_DURING_A_SAVE = 64
 #: Half of the last digit of stamps.
 HALF_SECOND, HALF_MS = 0.5, 0.0005
+#: Rates are as wrong as those of the steps at this quantile.
+LONGEST = 0.9
 #: Characters of a line that are kept with an event.
 MAX_TEXT = 200
 #: A process takes longer than this to start and come to its first step: two lines of one step that are nearer are of two ranks.
@@ -325,6 +327,8 @@ class LogBuilder:
             if (passed_s > 0).any() and rounded > half_s / float(np.median(passed_s[passed_s > 0])):
                 step_s[:] = np.nan
             else:
+                # A rate of few digits tells long steps worse than short ones.
+                rounded = float(np.nanquantile(self.half_rate * step_s[kept], LONGEST))
                 self.error = max(self.error, rounded / math.sqrt(3.0))
         if are_whole and np.isnan(step_s[kept]).all() and np.isnan(_floats(self._elapsed_s)[kept]).all():
             self._read_stamps(step_s, iteration, attempt, kept, stamp_s)

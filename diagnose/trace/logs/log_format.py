@@ -69,7 +69,8 @@ class RowReader(LineReader, Protocol):
         A regular expression with two groups or more for a whole line of a step as the writer usually prints it, from its first
         byte to its last, with one of the step marks in it, beginning with no prefix that `wrappers` knows. It must not match a
         line that `take` reads otherwise than `take_rows` does: it is narrow, and whatever it does not match is given to `take`,
-        with up to 64 KiB of lines around it. Like `take` it must be linear.
+        with up to 64 KiB of lines around it. Like `take` it must be linear. Empty where lines are to be read one by one; it may be
+        learned from the lines that `take` was given.
     """
 
     row: bytes

@@ -38,6 +38,8 @@ class Scan:
         self._marks = dict.fromkeys(MARKS, _ANY_JOB) | dict.fromkeys((*log_format.step_marks, *log_format.marks), _OWN)
         #: Who wants the next line whatever is in it.
         self._goes_on = 0
+        #: After lines that could not be read together, the next try is behind so many bytes.
+        self._retry_bytes = NEAR_BYTES
         #: Bytes that were searched for marks, and lines that were read: what it costs.
         self.n_searched = self.n_lines = 0
 
@@ -51,13 +53,16 @@ class Scan:
         at = rows_from = 0
         while at < end_of_block and (found or self._goes_on):
             mark_at = min(found.values(), default=end_of_block)
-            if self._row_reader and rows_from <= at and mark_at - at < NEAR_BYTES and not self._goes_on:
+            is_near = rows_from <= at and mark_at - at < NEAR_BYTES and not self._goes_on
+            if self._row_reader and is_near and self._row_reader.row:
                 rows_from = self._find_rows(block, at, found)
                 mark = min(found, key=found.__getitem__)
                 if self._take_rows(self._row_reader, block[at:rows_from], mark):
-                    at = rows_from
+                    at, self._retry_bytes = rows_from, NEAR_BYTES
                     self._find(block, mark, at, found)
                     continue
+                rows_from = max(rows_from, at + self._retry_bytes)
+                self._retry_bytes = min(2 * self._retry_bytes, ROWS_BYTES)
             if self._goes_on:
                 following = block.find(b"\n", at, mark_at)
                 mark_at = mark_at if following < 0 else following

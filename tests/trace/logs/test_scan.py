@@ -18,7 +18,9 @@ from diagnose.trace.logs.log_format import LogFormat
 from diagnose.trace.logs.scan import LONG_LINE_BYTES, Scan
 from diagnose.trace.logs.stamps import find_stamp
 from diagnose.trace.logs.wrappers import unpack_json, unwrap
+from tests.logs.formats import FORMATS as WRITTEN
 from tests.logs.runs import steady_run
+from tests.logs.writers.consoles import TEMPLATES
 from tests.logs.writers.megatron import write_megatron
 from tests.logs.writers.nanogpt import write_llm_c, write_nanogpt
 from tests.logs.writers.tqdm_bars import Bar
@@ -269,3 +271,15 @@ def test_logs_of_all_nodes_in_a_folder(tmp_path: Path) -> None:
     assert [(found.after, found.resumed_at) for found in log.restarts] == [(100, 81)]
     assert len(log.iteration) == 200
     assert log.notes == ("step lines of 2 other ranks are left out",)
+
+
+@pytest.mark.parametrize("name", ["MaxText", "nanoGPT", "llm.c", "modded-nanogpt", "torchtune, rates", *TEMPLATES])
+def test_lines_read_at_once_are_read_as_one_by_one(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is learned from one line reads those below it as the pattern of the console does, line by line."""
+    path = tmp_path / WRITTEN[name].file
+    path.write_bytes(WRITTEN[name].write(steady_run(400, noise=0.03)))
+    at_once = load_log(list_input_files(path, name="log"), name="log", report=say_nothing)
+    monkeypatch.setattr(Scan, "_take_rows", lambda *_: False)
+    one_by_one = load_log(list_input_files(path, name="log"), name="log", report=say_nothing)
+    for field in dataclasses.fields(at_once):
+        np.testing.assert_equal(getattr(at_once, field.name), getattr(one_by_one, field.name), err_msg=field.name)

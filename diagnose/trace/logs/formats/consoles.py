@@ -36,12 +36,14 @@ import numpy as np
 from diagnose.model.training_log import LogEventKind
 from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, LogBuilder, is_whole
 from diagnose.trace.logs.log_format import LineReader, LogFormat
-from diagnose.trace.logs.stamps import find_stamp
+from diagnose.trace.logs.stamps import HEAD_BYTES, find_stamp
 
 #: Seconds in each unit that a pattern names.
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 #: What stands behind a number that is cut to three digits.
 _CUT = {b"K": 1e3, b"M": 1e6, b"G": 1e9, b"B": 1e9}
+#: Numbers that have no fraction.
+_WHOLE = ("step", "total", "epoch", "length", "batch")
 #: Tokens that seconds are told of where only a rate is.
 NOMINAL = 1_000_000
 #: Readings of clocks, and means since something began, with the seconds in each.
@@ -72,8 +74,6 @@ class Console:
     ----------
     step : bytes
         A regular expression that finds a step anywhere in a line, by named groups; linear in the length of the line.
-    row : bytes
-        The same for whole lines as most are, as a `RowReader` has it; empty where lines are read one after the other.
     first_epoch : int
         What the first epoch is called, where the log does not show it.
     length : int
@@ -91,7 +91,6 @@ class Console:
     example: str
     marks: tuple[bytes, ...]
     step: bytes
-    row: bytes = b""
     is_mean: bool = False
     first_epoch: int = 1
     length: int = 0
@@ -101,6 +100,8 @@ class Console:
 
 
 class _Reader:
+    """Reads the lines of a console, one by one or, as the last one was, many at once; a `RowReader`."""
+
     def __init__(self, log: LogBuilder, console: Console) -> None:
         self.log, self.console = log, console
         log.of = console.of
@@ -120,11 +121,16 @@ class _Reader:
         self.readings = array("d")
         #: The parts that times are wrong by at most, where whole seconds tell them.
         self.rounded = array("d")
+        #: The last line of a step, until it is learned from; what it looks like, and the names of the groups of that.
+        self.example: re.Match[bytes] | None = None
+        self.learned: bytes = b""
+        self.names: tuple[str, ...] = ()
 
     def take(self, line: bytes) -> bool:
         """Take one line."""
         if said := self.step.search(line):
             found = {name.rstrip("2"): text for name, text in said.groupdict().items() if text}
+            self.example = said
             if length := self.console.length:
                 found |= dict.fromkeys(("step", "length"), b"%d" % length)
             if self.epoch >= 0:
@@ -135,6 +141,42 @@ class _Reader:
                 self._take_event(event, at.search(line), line)
                 break
         return False
+
+    @property
+    def row(self) -> bytes:
+        """What lines of steps look like as the last one did; empty where that cannot be told."""
+        if self.example is not None:
+            self.learned, self.names = _learn_row(self.example)
+            self.example = None
+        return self.learned
+
+    def take_rows(self, rows: list[tuple[bytes, ...]]) -> bool:
+        """Take the groups of lines below each other: columns of numbers where no epochs are counted, else one by one."""
+        if self.epoch < 0 or self.console.length:
+            return False
+        if not _COLUMNS.issuperset(self.names) or self.has_epochs:
+            for texts in rows:
+                found: dict[str, bytes] = dict(zip(self.names, texts, strict=True))
+                self.log.line = self.log.around = found.pop("stamp", b"")
+                self._take_step(found)
+            return True
+        found_at = dict(zip(self.names, zip(*rows, strict=True), strict=True))
+        unit = next((unit for unit in _SECONDS if unit in found_at), None)
+        if unit is None:
+            return False
+        self.log.total = int(found_at["total"][-1]) if "total" in found_at else self.log.total
+        told = {name: np.array(list(map(float, found_at[name]))) for name in ("tokens", "data_s") if name in found_at}
+        before = self.log.n_steps
+        kept = self.log.add_steps(
+            np.array(list(map(int, found_at["step"]))),
+            np.array(list(map(float, found_at[unit]))) * _SECONDS[unit],
+            batch_size=np.array(list(map(int, found_at["batch"]))) if "batch" in found_at else None,
+            tokens=told.get("tokens"),
+            stamp_s=np.array(list(map(find_stamp, found_at["stamp"]))) if "stamp" in found_at else None,
+        )
+        if "data_s" in told:
+            self.log.add_parts("data", before + np.arange(len(kept)), told["data_s"][kept])
+        return True
 
     def _take_event(self, event: Event, said: re.Match[bytes] | None, line: bytes) -> None:
         """Take what is no step."""
@@ -246,25 +288,45 @@ class _Reader:
             elif (is_mean or is_lap) and 0 < weight[0] <= apart:
                 self.log.add_step(int(own[0]), float(value[first]), stamp_s=stamp_s[first], n_steps=int(weight[0]))
             for a, b, step_s in self.log.read_clock(own.astype(np.int64), clock_s, error_s):
-                within = lap[a + 1 : b + 1]
-                self.log.add_step(int(own[b]), step_s, tokens=float(tokens[within].mean()), stamp_s=stamp_s[lap[b]])
-                self.log.add_part("data", float(data_s[within].mean()))
+                told = [
+                    values[lap[b]] if b == a + 1 else values[lap[a + 1 : b + 1]].mean() for values in (tokens, data_s)
+                ]
+                self.log.add_step(int(own[b]), step_s, tokens=float(told[0]), stamp_s=stamp_s[lap[b]])
+                self.log.add_part("data", float(told[1]))
 
 
-class _RowReader(_Reader):
-    """Reads lines at once, too; a `RowReader`."""
+#: Numbers in a line of a step, with one that is written with an exponent; and how stamps are, which are numbers, too.
+_TOKEN = re.compile(rb" *\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+_ANY = rb"\d{1,20}(?:\.\d{1,20})?(?:e[-+]?\d{1,3})?"
+_STAMP_ROW = rb"(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d(?!\d))?)"
+_STAMP = re.compile(rb"(?<!\d)" + _STAMP_ROW)
+#: What is read by columns.
+_COLUMNS = frozenset(("step", "total", "s", "ms", "us", "tokens", "batch", "data_s", "stamp"))
+#: A longer line is read alone.
+MOST_ROW_BYTES = 1000
 
-    def __init__(self, log: LogBuilder, console: Console) -> None:
-        super().__init__(log, console)
-        self.row = console.row
-        self.names = list(re.compile(console.row).groupindex)
 
-    def take_rows(self, rows: list[tuple[bytes, ...]]) -> bool:
-        """Take the groups of lines below each other: the number of a step, its total where there is one, and its milliseconds."""
-        found = dict(zip(self.names, zip(*rows, strict=True), strict=True))
-        self.log.total = int(found["total"][-1]) if "total" in found else self.log.total
-        self.log.add_steps(np.array(list(map(int, found["step"]))), np.array(list(map(float, found["ms"]))) * 1e-3)
-        return True
+def _learn_row(said: re.Match[bytes]) -> tuple[bytes, tuple[str, ...]]:
+    """Make a pattern of lines that differ from that of a step in their numbers alone, with its groups; empty where it has none."""
+    line = said.string
+    spans = {said.span(name): name.rstrip("2") for name, text in said.groupdict().items() if text}
+    stamp = _STAMP.search(line, 0, HEAD_BYTES)
+    is_stamped_otherwise = stamp is None and not math.isnan(find_stamp(line))
+    if len(line) > MOST_ROW_BYTES or is_stamped_otherwise or b"(?P=" in said.re.pattern:
+        return b"", ()
+    row, at = b"", 0
+    names: list[str] = []
+    if stamp is not None:
+        row, names, at = re.escape(line[: stamp.start()]) + _STAMP_ROW, ["stamp"], stamp.end()
+    for token in _TOKEN.finditer(line, at):
+        text = token[0]
+        n_spaces = len(text) - len(text.lstrip(b" "))
+        name = spans.pop((token.start() + n_spaces, token.end()), None)
+        row += re.escape(line[at : token.start()]) + (rb" {1,20}" if n_spaces else b"")
+        row += _ANY if name is None else rb"(\d{1,12})" if name in _WHOLE else _N
+        names += [] if name is None else [name]
+        at = token.end()
+    return (b"", ()) if spans or len(names) < 2 else (row + re.escape(line[at:]), tuple(names))
 
 
 def _number(text: bytes | None) -> float:
@@ -278,7 +340,7 @@ def _make_format(console: Console) -> LogFormat:
     """Make the format of a console."""
 
     def make_reader(log: LogBuilder) -> LineReader:
-        return _RowReader(log, console) if console.row else _Reader(log, console)
+        return _Reader(log, console)
 
     return LogFormat(
         name=console.name,
@@ -322,7 +384,6 @@ CONSOLES = (
         example="iter N: loss .., time ..ms, mfu ..%",
         marks=(b", time ",),
         step=rb"\biter " + _STEP + rb": loss [^,\s]{1,30}, time " + _is("ms") + rb" ?ms",
-        row=rb"iter " + _STEP + rb": loss [^,:\s]{1,30}, time " + _is("ms") + rb" ?ms[^:\n]{0,200}",
         events=_NANOGPT_EVENTS,
     ),
     Console(
@@ -332,7 +393,6 @@ CONSOLES = (
         example="N | loss .. | lr .. | ..ms | mfu ..%",
         marks=(b" | loss ",),
         step=rb"(?:^|\s)" + _STEP + rb" \| loss [^|]{1,30}\| lr [^|]{1,30}\| " + _is("ms") + rb" ?ms",
-        row=_STEP + rb" \| loss [^|:\n]{1,30}\| lr [^|:\n]{1,30}\| " + _is("ms") + rb" ?ms[^:\n]{0,200}",
         events=_NANOGPT_EVENTS,
     ),
     Console(
@@ -348,13 +408,6 @@ CONSOLES = (
         + rb" \|(?:[^|]{1,60}\|){1,6}? "
         + _is("ms")
         + rb" ?ms \|",
-        row=rb"step {1,12}"
-        + _STEP
-        + rb"/"
-        + _TOTAL
-        + rb" \|(?:[^|:\n]{1,60}\|){1,6}? "
-        + _is("ms")
-        + rb" ?ms \|[^:\n]{1,80} tok/s",
     ),
     Console(
         name="build-nanogpt",

@@ -410,7 +410,12 @@ def _per_step(step: Seconds, work: Seconds) -> Seconds:
         return work
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.diff(work, prepend=0.0) / np.diff(step, prepend=0.0)
-    return np.where(each > 0, each, np.nan)
+    known = np.flatnonzero(each > 0)
+    if not len(known):
+        return np.full(len(step), np.nan)
+    # After a restart a counter may go on where steps fall back: that row has the work of the next.
+    following = known[np.minimum(np.searchsorted(known, np.arange(len(step))), len(known) - 1)]
+    return np.where((each > 0) | (np.diff(step, prepend=0.0) >= 0), np.where(each > 0, each, np.nan), each[following])
 
 
 def tell_clock(step: Seconds, clock: Seconds, plan: Plan, log: LogBuilder) -> None:
