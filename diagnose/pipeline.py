@@ -43,7 +43,7 @@ from diagnose.whatif.components.other_work import describe_types
 from diagnose.whatif.delays import measure_carried
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
-from diagnose.whatif.scenarios import explore, prepare
+from diagnose.whatif.scenarios import explore, leave_out_unordered, prepare
 from diagnose.whatif.take_apart import take_apart
 from diagnose.whatif.timeline import Timelines
 from diagnose.whatif.transfers import measure_transfers
@@ -277,7 +277,11 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     )
     trace = dataclasses.replace(trace, recording=name_unchecked(trace.recording, rule_set.rules))
     request.report("replaying")
-    prepared = prepare(trace)
+    try:
+        prepared = prepare(trace)
+    except TraceError:
+        trace = leave_out_unordered(trace)
+        prepared = prepare(trace)
     what_if = explore(trace, prepared)
     request.report("taking apart")
     observed, evidence, clock_offset_s = observe(trace, prepared)

@@ -1,10 +1,12 @@
 """The pipeline as a whole: its stages, its options, and what holds for every diagnosis that it makes."""
 
+import dataclasses
 import json
 import math
 
 import jsonschema
 import numpy as np
+import pandas as pd
 import pytest
 
 from diagnose.errors import TraceError
@@ -16,6 +18,8 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.report.json_lines import render
 from diagnose.report.schemas import make_schema
 from diagnose.report.terminal import render as render_terminal
+from diagnose.whatif.scenarios import leave_out_unordered
+from tests.jobs import Shape, load, random_job, to_table
 from tests.judge.cases import built_in, diagnose_table, diagnosed, make, measure
 from tests.judge.test_budget import assert_adds_up
 
@@ -109,3 +113,21 @@ def test_the_numbers_of_a_diagnosis_are_one_story() -> None:
     assert found.features["slowdown"] == w.slowdown
     assert found.features["gain.worker"] == found.causes[0].recoverable
     assert found.made_by.rules == built_in().digest
+
+
+def test_a_step_in_no_order_is_left_out() -> None:
+    """One step of ten whose computes stand in no order of a schedule is left out, and named; where it is all there is, refused."""
+    rows = random_job(Shape(n_steps=10, n_dp=1, n_stages=3, n_microbatches=4), 3)
+    good = rows[rows.step == sorted(rows.step.unique())[4]].reset_index(drop=True)
+    bad = good.copy()
+    for op in ("forward-recv", "forward-compute"):
+        first, second = bad.index[(bad.stage == 1) & (bad.optype == op)][[0, 2]]
+        bad.loc[[first, second], ["start_ts", "duration"]] = good.loc[
+            [second, first], ["start_ts", "duration"]
+        ].to_numpy()
+    rows = pd.concat([(bad if step == 4 else good).assign(step=step) for step in range(10)], ignore_index=True)
+    (told,) = [text for text in diagnose_table(to_table(rows)).warnings if text.startswith("left out")]
+    assert told.endswith("lost: steps 4")
+    trace = load(rows)
+    with pytest.raises(TraceError, match="in a circle"):
+        leave_out_unordered(dataclasses.replace(trace, blocks=trace.blocks[1:]))

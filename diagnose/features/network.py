@@ -24,7 +24,8 @@ READS_AS = {
     "card spoils both its links and its group",
     "network.links_share": "part of that time on links between stages and not in collectives; 1 links only",
     "network.rank_ratio": "that time on the worst link over what the same link has on the other dp ranks; 1 all ranks alike, no "
-    "link's fault; misleads with one dp rank, where nothing can be alike, and when whole stages sit behind one switch",
+    "link's fault; misleads when whole stages sit behind one switch",
+    "network.one_rank": "1 with one dp rank, else 0; misleads never",
     "network.steps_share": "part of the steps that have 95% of the lost seconds; 0.95 all steps alike, 0.1 a few of them; not "
     "known where all places are slow together; misleads in jobs of few steps",
     "network.apart": "where too few transfers are slow, or only one place is there, to tell whether they repeat: how far they are "
@@ -89,6 +90,7 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
         found["network.place_share"] = Feature(worst / (links_s + groups_s))
         found["network.links_share"] = Feature(links_s / (links_s + groups_s))
         found["network.rank_ratio"] = _rank_ratio(transfers)
+    found["network.one_rank"] = Feature(float(transfers.link_excess_s.shape[1] == 1))
     repeats = None if transfers.slow is None else transfers.slow.repeats
     apart = None if transfers.slow is None else transfers.slow.apart
     nothing = "no transfer takes longer than ordinary ones"
@@ -143,7 +145,9 @@ def _rank_ratio(transfers: Transfers) -> Feature:
         return Feature.missing("no link between stages takes longer than ordinary ones")
     stage, dp = (int(i) for i in np.unravel_index(int(excess_s.argmax()), excess_s.shape))
     others = np.delete(excess_s[stage], dp)
-    usual = float(np.median(others)) if len(others) else 0.0
+    if not len(others):
+        return Feature.missing("with one dp rank no other has the same link")
+    usual = float(np.median(others))
     return Feature(min(worst / usual, MOST) if usual > 0 else MOST)
 
 

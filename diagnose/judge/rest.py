@@ -122,8 +122,17 @@ def _measure_waste(analysis: Analysis) -> float:
 
 
 def _measure_longest(analysis: Analysis) -> float:
-    """Say which part of the step time is beyond a usual step, without all that was found."""
-    return 1.0 - float(np.median(analysis.gains.clean_steps_s)) / analysis.gains.clean_s
+    """Say which part of the step time is beyond a usual step, without all that was found, and what rows of other types fill.
+
+    These may hold up one stage after the other.
+    """
+    steps_s, others = analysis.gains.clean_steps_s, analysis.trace.others
+    filled_s = np.zeros((len(steps_s), analysis.trace.n_dp, analysis.trace.n_stages))
+    at = np.searchsorted(np.sort(analysis.breakdown.steps), others.step)
+    known = np.isin(others.step, analysis.breakdown.steps)
+    np.add.at(filled_s, (at[known], others.dp[known], others.stage[known]), (others.end_s - others.start_s)[known])
+    filled = float(filled_s.max(axis=1).sum(axis=1).mean()) / analysis.gains.clean_s
+    return 1.0 - float(np.median(steps_s)) / analysis.gains.clean_s - filled
 
 
 def _measure_planned(analysis: Analysis) -> float:

@@ -25,6 +25,8 @@ from diagnose.whatif.replay import group_walks, own_times, replay, replay_each_r
 SLOWEST_SHARE = 0.03
 #: Steps from which the usual launch order is taken.
 MAX_ORDER_STEPS = 16
+#: Part of the steps that may be left out because nobody can say in which order they ran; steps that a message names.
+MAX_UNORDERED_SHARE, MAX_NAMED = 0.2, 4
 #: Less lost time than this part of the ideal is rounding.
 NO_LOSS = 1e-9
 #: Type under which a slowdown is reported where it is not the type's own name.
@@ -71,6 +73,40 @@ def prepare(trace: Trace) -> tuple[Prepared, ...]:
         ideal = by_op[block.nodes.op][:, None, None]
         found.append(Prepared(block, graph, own, ideal if isinstance(own, np.ndarray) else list(ideal)))
     return tuple(found)
+
+
+def leave_out_unordered(trace: Trace) -> Trace:
+    """Leave out steps whose operations would wait for each other in a circle, where they are few: lost rows put them out of order.
+
+    Raises
+    ------
+    TraceError
+        They are more than `MAX_UNORDERED_SHARE` of the steps.
+    """
+    kept, errors = [], []
+    for block in trace.blocks:
+        start_s = typical_start(block)
+        try:
+            build_graph(block.nodes, start_s, has_dp=trace.job.has_dp, overlaps=find_overlaps(block, start_s))
+        except TraceError as error:
+            errors.append(error)
+        else:
+            kept.append(block)
+    steps = np.setdiff1d(trace.steps, np.concatenate([block.steps for block in kept]) if kept else [])
+    if len(steps) > MAX_UNORDERED_SHARE * len(trace.steps):
+        raise errors[0]
+    stays = ~np.isin(np.sort(trace.steps), steps)
+    named = ", ".join(str(step) for step in steps[:MAX_NAMED].tolist()) + (", ..." if len(steps) > MAX_NAMED else "")
+    told = f"left out, as their operations stand in no order that a schedule has, as where rows are lost: steps {named}"
+    return dataclasses.replace(
+        trace,
+        blocks=tuple(kept),
+        evidence=trace.evidence.take(~np.isin(trace.evidence.step, steps)),
+        others=trace.others.take(~np.isin(trace.others.step, steps)),
+        step_origin_s=None if trace.step_origin_s is None else trace.step_origin_s[stays],
+        steps_dropped=trace.steps_dropped + len(steps),
+        warnings=(*trace.warnings, told),
+    )
 
 
 def typical_start(block: Block) -> Seconds:

@@ -145,6 +145,13 @@ def test_the_worst_link_is_compared_with_other_ranks() -> None:
     assert measure_network(one, components())["network.rank_ratio"].value == pytest.approx(3.0)
 
 
+def test_with_one_dp_rank_no_other_has_the_same_link() -> None:
+    """What nobody else could have is no sign: it is not said of a link that others do not have it."""
+    one = transfers([[1.0], [NAN]], link_excess_ms=[[300.0], [0.0]], excess_ratio=2.0)
+    found = measure_network(one, components())["network.rank_ratio"]
+    assert (found.value, found.reason) == (None, "with one dp rank no other has the same link")
+
+
 def test_a_real_slow_card(shared: Path) -> None:
     """The real job with a slow network card is told so first, and whose card it is."""
     diagnosis = measured_file(shared / "real" / "net-nic.parquet").diagnosis
