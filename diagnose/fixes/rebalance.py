@@ -41,7 +41,8 @@ MAX_WORK = 3e7
 MAX_WORK_ASKED = 3e8
 #: More of the tokens waiting after the last step than this: the trace is too short to say what the method gives in the long run.
 MAX_WAITING_SHARE = 0.1
-
+#: So much of the work may get lost on the way where microbatches are priced by what they cost.
+MAX_LOST_SHARE = 0.01
 #: Replays after which the work of steps that were left out is what makes them as much faster as the others.
 SCALING_ROUNDS = 2
 
@@ -258,21 +259,23 @@ def _reorder(analysis: Analysis, known: Known, one: Rebalanced, order: Order) ->
 
 
 def _price(analysis: Analysis, known: Known, one: Rebalanced) -> Rebalanced:
-    """Replay a job with other costs of its microbatches: no work is lost on the way.
+    """Replay a job with other costs of its microbatches: each place keeps what varies besides.
 
-    A whole microbatch takes along what it took. Documents that meet others take what they cost, and all of them together what they
-    took: where costs explain little the long ones would else be moved to where work costs less. Steps that were left out become
-    faster as a whole by as much as those that were packed: their work is scaled until the replay says so.
+    Where costs explain little that would move long ones to where work costs less, and lose some of it on the way: then whole
+    microbatches take along what they took, and documents that meet others what they cost, all of them together what they took.
+    Steps that were left out become faster as a whole by as much as those that were packed: their work is scaled until the replay
+    says so.
     """
     took = implied_cost(analysis.breakdown)
-    if one.source is not None:
-        factor = np.stack([take_dealt(of, one.source) for of in took]) / took
-    else:
-        factor = one.cost / np.maximum(known.cost, 1e-12)
-        moved = known.there if one.packed is None else known.there & one.packed.known
-        before, after, found = (of[:, moved].sum(axis=1) for of in (known.cost, one.cost, took * factor))
-        kept = took[:, moved].sum(axis=1) * after / np.maximum(before, 1e-12)
-        factor = np.where(moved, factor * (kept / np.maximum(found, 1e-12))[:, None, None, None], factor)
+    factor = one.cost / np.maximum(known.cost, 1e-12)
+    moved = known.there if one.packed is None else known.there & one.packed.known
+    before, after, now, found = (of[:, moved].sum(axis=1) for of in (known.cost, one.cost, took, took * factor))
+    kept = now * after / np.maximum(before, 1e-12)
+    if np.abs(found / np.maximum(kept, 1e-12) - 1.0).max() > MAX_LOST_SHARE:
+        if one.source is not None:
+            factor = np.stack([take_dealt(of, one.source) for of in took]) / took
+        else:
+            factor = np.where(moved, factor * (kept / np.maximum(found, 1e-12))[:, None, None, None], factor)
     factor = np.where(known.there, factor, 1.0)[:, None]
     step_s = analysis.price([Work(factor)])
     left = None if one.packed is None or not one.packed.left.any() else one.packed.left

@@ -110,12 +110,15 @@ def _mark_times(sheet: Sheet, steps: Ints, marks: Marks, foot: float, values: Se
     top = sheet.axes.get_ylim()[1]
     lift = (top - foot) * 0.05
     for name, when in marks.causes:
-        for step, what in ((when.onset_step, "begins"), (when.recovery_step, "ends")):
-            if step is not None and steps[0] <= step <= steps[-1]:
-                at = float(np.searchsorted(steps, step)) - 0.5
-                sheet.axes.axvline(at, color=colour("bad"), linewidth=2, linestyle=(0, (6, 3)))
-                across = "right" if at > len(steps) / 2 else "left"
-                sheet.write(at, top + lift, f"{name} {what}: step {step}", of="bad", across=across, bold=True)
+        ends = {"begins": when.onset_step, "ends": when.recovery_step}
+        shown = {what: step for what, step in ends.items() if step is not None and steps[0] <= step <= steps[-1]}
+        for at in (float(np.searchsorted(steps, step)) - 0.5 for step in shown.values()):
+            sheet.axes.axvline(at, color=colour("bad"), linewidth=2, linestyle=(0, (6, 3)))
+        if shown:  # in one line: two would overlap where they are near
+            at = float(np.searchsorted(steps, next(iter(shown.values())))) - 0.5
+            across = "right" if at > len(steps) / 2 else "left"
+            said = ", ".join(f"{what}: step {step}" for what, step in shown.items())
+            sheet.write(at, top + lift, f"{name} {said}", of="bad", across=across, bold=True)
         for i in _periods(steps, values, when):
             sheet.axes.axvline(i, color=colour("warn"), linewidth=1, linestyle=(0, (2, 3)))
     if len(marks.saved):
