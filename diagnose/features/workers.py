@@ -37,8 +37,9 @@ READS_AS = {
 #: A worker is slow in the steps in which it is behind by more than this part of what it is behind at most; the most is a quantile,
 #: as one step may be extreme (both as for any effect in `onset`).
 SLOW_STEP_SHARE = 0.5
-MOST_OF_IT = 0.5
 MOST_QUANTILE = 0.9
+#: What costs more than this part of what all slow workers cost is most of it.
+MOST_OF_IT = 0.5
 #: Who is slow in none of so many steps at the beginning was not slow before.
 FIRST_STEPS = 2
 #: Older machines are about half of all, and slow by the same factor, up to this part of it: then it is a toss-up with racks.
