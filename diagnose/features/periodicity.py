@@ -26,6 +26,8 @@ READS_AS = {
     "and no save: 0 where checkpoint rows say so, only the first data-parallel rank is busy, or most is in optimizers",
     "stall.optimizer_doubt": "likewise, that it is work of the optimizers, as a preconditioner made anew every so many steps: "
     "where most of it is in or before these",
+    "stall.loader_doubt": "likewise, that it is a loader whose workers take turns: where all workers of a job of one or two "
+    "stages lose time before steps every few of them, and no row says for what",
     "stall.background_doubt": "how probable it is that saves between steps go on in the background: rows of some workers alone, "
     "in a trace whose times say nothing of when the next step began",
     "stall.input_doubt": "how probable it is that what looks like waiting for input is the end of a stop of all: it is mostly "
@@ -42,6 +44,9 @@ EXPLAINED_SHARE = 0.5
 #: Without rows a stall of all workers, once or every so many steps, is a save in half of the cases at most: frameworks save,
 #: evaluate, log and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved.
 PLANNED_CHANCE = 0.495  # no more than the cause that is named
+#: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels: of the same 19
+#: jobs one did.
+MOST_LOADERS, READING_STAGES, LOADER_CHANCE = 16, 2, 0.28
 #: Of frameworks that save asynchronously some write rows of what they do in the background.
 BACKGROUND_CHANCE = 0.3
 #: The component of what optimizers take longer: neither evaluations nor logs lie in them, and hardly a save.
@@ -65,20 +70,23 @@ def measure_periodicity(
     """
     order = np.argsort(breakdown.steps, kind="stable")
     borders = _measure_borders(breakdown, order, gains, evidence)
-    doubts = _measure_doubts(gains, evidence, borders["stall.checkpoint_share"], on_one_clock=on_one_clock)
+    doubts = _measure_doubts(gains, evidence, borders, on_one_clock=on_one_clock)
     return borders | doubts | _measure_slow_steps(breakdown.steps[order], breakdown.step_ratio[:, order])
 
 
-def _measure_doubts(gains: Gains, evidence: Evidence, rows_say: Feature, *, on_one_clock: bool) -> Features:
-    """Say how probable it is that what looks like a save is planned work, or goes on in the background."""
+def _measure_doubts(gains: Gains, evidence: Evidence, borders: Features, *, on_one_clock: bool) -> Features:
+    """Say how probable it is that what looks like a save is planned work, a loader's, or goes on in the background."""
     lost = {
         name: max(gains.recoverable(name), 0.0) for name, traits in gains.traits.items() if traits.border is not None
     }
     total = sum(lost.values())
     if not total:
         missing = Feature.missing("no time was lost at the start or end of steps")
-        return dict.fromkeys(("stall.planned_doubt", "stall.optimizer_doubt", "stall.background_doubt"), missing)
-    is_told = rows_say.value is not None and rows_say.value >= EXPLAINED_SHARE
+        return dict.fromkeys(
+            (f"stall.{name}_doubt" for name in ("planned", "optimizer", "loader", "background")), missing
+        )
+    rows_say, period = borders["stall.checkpoint_share"].value, borders["stall.period_steps"].value
+    is_told = rows_say is not None and rows_say >= EXPLAINED_SHARE
     of_all, in_optimizers = 0.0, 0.0
     for name, gain in lost.items():
         on = gains.blame_s.get(name)
@@ -89,7 +97,11 @@ def _measure_doubts(gains: Gains, evidence: Evidence, rows_say: Feature, *, on_o
             in_optimizers += gain
         else:
             of_all += gain
+    n_stages = max((on.shape[-1] for on in gains.blame_s.values()), default=0)
+    by_loader = not is_told and n_stages <= READING_STAGES and period is not None and period <= MOST_LOADERS
+    of_loader = LOADER_CHANCE * of_all / total if by_loader else 0.0
     doubt = 0.0 if is_told else PLANNED_CHANCE * min((of_all + in_optimizers) / (EXPLAINED_SHARE * total), 1.0)
+    doubt *= 1.0 - of_loader
     saving = evidence.op == Op.CHECKPOINT
     workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)
     n_workers = max((on.size for on in gains.blame_s.values()), default=0)
@@ -98,6 +110,7 @@ def _measure_doubts(gains: Gains, evidence: Evidence, rows_say: Feature, *, on_o
     return {
         "stall.planned_doubt": Feature(doubt if of_all >= in_optimizers else 0.0),
         "stall.optimizer_doubt": Feature(0.0 if of_all >= in_optimizers else doubt),
+        "stall.loader_doubt": Feature(of_loader),
         "stall.background_doubt": Feature(BACKGROUND_CHANCE * between if hidden else 0.0),
     }
 

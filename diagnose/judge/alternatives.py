@@ -35,21 +35,20 @@ def split_confidence(
 ) -> tuple[float, tuple[Alternative, ...]]:
     """Split how sure a cause is with what else explains the same seconds, as probably as the rule's features say.
 
-    What looks like a cause that is impossible has one that nobody knows. Several of one cause are one.
+    What looks like a cause that is impossible has one that nobody knows. Several of one cause are one. What is too improbable to be
+    told makes the cause less sure all the same.
     """
-    told = [
-        (other, min(value, 1.0))
-        for other in rule.alternatives
-        if (value := _read(features, other.feature)) >= TOLD_FROM
-    ]
-    whole = max(sum(probability for _, probability in told), 1.0)
+    probable = [(other, min(_read(features, other.feature), 1.0)) for other in rule.alternatives]
+    whole = max(sum(probability for _, probability in probable), 1.0)
     found: dict[str, Alternative] = {}
-    for other, probability in sorted(told, key=lambda one: -one[1]):  # stable
+    for other, probability in sorted(probable, key=lambda one: -one[1]):  # stable
+        if probability < TOLD_FROM:
+            break
         cause, tells = ("unknown", UNKNOWN_TELLS) if other.cause in impossible else (other.cause, other.tells_apart)
         one = found.setdefault(cause, Alternative(cause, 0.0, tells))
         found[cause] = msgspec.structs.replace(one, confidence=one.confidence + sure * probability / whole)
     told_of = sorted(found.values(), key=lambda other: -other.confidence)
-    left = 1.0 - sum(probability for _, probability in told) / whole
+    left = 1.0 - sum(probability for _, probability in probable) / whole
     return round(sure * left, 4), tuple(
         msgspec.structs.replace(other, confidence=round(other.confidence, 4)) for other in told_of
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from diagnose.features.periodicity import PLANNED_CHANCE, STOP_CHANCE, measure_periodicity
+from diagnose.features.periodicity import LOADER_CHANCE, PLANNED_CHANCE, STOP_CHANCE, measure_periodicity
 from diagnose.model.feature import Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
@@ -196,19 +196,25 @@ def test_input_delay_is_no_stall_between_steps() -> None:
 def test_what_no_row_calls_a_save_may_be_planned(seconds: dict[str, list[float]], doubt: float) -> None:
     """A stop of all may be a save or an evaluation, unless rows say so; an optimizer is neither evaluation nor log."""
     found = lost(seconds)
-    assert found["stall.planned_doubt"].value == doubt
-    assert found["stall.optimizer_doubt"].value == PLANNED_CHANCE - doubt
+    by_loader = found["stall.loader_doubt"].value or 0.0
+    assert (by_loader > 0.0) == (set(seconds) != {"end-delay"})
+    assert by_loader <= LOADER_CHANCE
+    assert found["stall.planned_doubt"].value == pytest.approx(doubt * (1.0 - by_loader))
+    assert found["stall.optimizer_doubt"].value == pytest.approx((PLANNED_CHANCE - doubt) * (1.0 - by_loader))
     rows = [(Op.CHECKPOINT, 100 + at) for at in range(0, N_STEPS, 3)]
     told = lost(seconds, *rows)
-    assert told["stall.planned_doubt"].value == told["stall.optimizer_doubt"].value == 0.0
+    for name in ("planned", "optimizer", "loader"):
+        assert told[f"stall.{name}_doubt"].value == 0.0
 
 
-@pytest.mark.parametrize(("of_first", "doubt"), [(0.55, PLANNED_CHANCE), (0.7, PLANNED_CHANCE), (0.8, 0.0), (1.0, 0.0)])
-def test_only_the_first_rank_saves_for_all(of_first: float, doubt: float) -> None:
+@pytest.mark.parametrize(("of_first", "doubted"), [(0.55, True), (0.7, True), (0.8, False), (1.0, False)])
+def test_only_the_first_rank_saves_for_all(of_first: float, doubted: bool) -> None:
     """A stop of the first of two dp ranks alone is a save; a little more on it than on the other is nothing."""
     stops = gains({"start-delay": every(3)})
     stops.blame_s["start-delay"] = np.array([[of_first], [1.0 - of_first]])
-    assert measure_periodicity(components(), stops, evidence())["stall.planned_doubt"].value == doubt
+    found = measure_periodicity(components(), stops, evidence())
+    assert found["stall.loader_doubt"].value == (LOADER_CHANCE if doubted else 0.0)
+    assert found["stall.planned_doubt"].value == ((1.0 - LOADER_CHANCE) * PLANNED_CHANCE if doubted else 0.0)
 
 
 @pytest.mark.parametrize(

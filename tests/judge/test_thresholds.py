@@ -639,7 +639,7 @@ def test_the_named_workers_are_priced(
 @pytest.mark.parametrize(
     ("values", "left", "others"),
     [
-        ({"a": 0.249}, 0.8, []),
+        ({"a": 0.249}, 0.6008, []),
         ({"a": 0.25}, 0.6, [("a", 0.2)]),
         ({"a": None, "b": 0.5}, 0.4, [("b", 0.4)]),
         ({"a": 0.25, "b": 0.5}, 0.2, [("b", 0.4), ("a", 0.2)]),
@@ -651,7 +651,7 @@ def test_the_named_workers_are_priced(
 def test_confidence_is_split_with_what_is_told(
     values: dict[str, float | None], left: float, others: list[tuple[str, float]]
 ) -> None:
-    """From a quarter on; probabilities above one count as one, and where they sum to more all are scaled."""
+    """Told from a quarter on, less sure in any case; above one is one, and where they sum to more all are scaled."""
     alternatives = tuple(RuleAlternative(name, f"story.{name}", "look") for name in ("a", "b"))
     rule = dataclasses.replace(RULES["worker-fault"], alternatives=alternatives)
     features = {

@@ -284,6 +284,24 @@ def test_all_workers_at_once_are_a_plan() -> None:
     assert share_of(stalls, StallKind.PLANNED) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("at", "kind"),
+    [
+        (slice(2, None, 6), StallKind.SAVING),
+        ([1, 2, 11, 23], StallKind.INPUT),
+        (slice(0, None, 2), StallKind.INPUT),
+        ([3, 21], StallKind.INPUT),
+    ],
+    ids=["an interval", "now and then", "every second step", "twice"],
+)
+def test_all_begin_late_every_so_many_steps_after_a_stop(at: Any, kind: StallKind) -> None:
+    """With one stage, whose first forwards all are late: at an interval something stops all, else they wait for a batch."""
+    late = nothing(n_stages=1)
+    late[FORWARD, 0, 0, at] = STALL_S
+    stalls = judged(nothing(n_stages=1), late)
+    assert set(stalls.before[late > 0]) == {kind}
+
+
 def test_all_workers_at_once_now_and_then_have_no_plan() -> None:
     """All workers in the same forward of steps without a period: slow steps."""
     seconds = nothing()

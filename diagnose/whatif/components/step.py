@@ -10,7 +10,7 @@ from diagnose.model.stalls import TOGETHER_SHARE, StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.attribution import MANY_A_STEP, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
-from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_planned
+from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_interval, is_planned
 from diagnose.whatif.computes import Place
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 
@@ -92,12 +92,16 @@ def attribute_to_plan(found: LongStalls) -> None:
     if may_read and (total > MANY_A_STEP * by_step[planned].sum() or at_once[0, planned].sum() > total / 2):
         at = long & planned[None, None, None, :, None]
         at[1:] = False
+        late, long_inside = found.late_or_long()
         # If most start late, or most stand still, whoever does the other has a reason of its own.
-        for alike in found.late_or_long():
-            if (at & alike).sum() >= TOGETHER_SHARE * at.sum():
-                at &= alike
-                break
-        found.assign(at, StallKind.INPUT)
+        begin_late = (at & late).sum() >= TOGETHER_SHARE * at.sum()
+        if begin_late:
+            at &= late
+        elif (at & long_inside).sum() >= TOGETHER_SHARE * at.sum():
+            at &= long_inside
+        # All begin a step late at a period: whatever stops all between two steps, as a save does.
+        stops_all = begin_late and not at[:, :, 1:].any() and is_interval(found.steps, planned)
+        found.assign(at, StallKind.SAVING if stops_all else StallKind.INPUT)
         return
     at = long & planned[None, None, None, :, None] & (at_once == by_step)[None, None, :, :, None]
     found.assign(at, StallKind.PLANNED if is_planned(found.steps, planned) else StallKind.TOGETHER)
