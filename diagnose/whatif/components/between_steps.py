@@ -180,7 +180,7 @@ def _shows_in_next_step(observed: Sequence[Observed], steps: Ints, tail_s: Secon
 
 def _rows_by_kind(evidence: Evidence) -> dict[StallKind, Ints]:
     """List the rows of each kind that may lie between steps."""
-    kinds = (StallKind.INPUT, StallKind.PLANNED, StallKind.SAVING)
+    kinds = (StallKind.INPUT, StallKind.PLANNED, StallKind.COLLECTION, StallKind.SAVING)
     every = {kind: np.flatnonzero(np.isin(evidence.op, [op for op in SAYS if SAYS[op] == kind])) for kind in kinds}
     every[StallKind.OTHER] = np.flatnonzero(evidence.op == OTHER_ROW)
     return {kind: rows for kind, rows in every.items() if len(rows)}

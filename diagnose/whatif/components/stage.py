@@ -5,9 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, robust_deviation
+from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, robust_deviation, upper_stretch
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
-from diagnose.whatif.components.worker import CHANCE_DEVIATIONS, SLOW_RATIO, find_onsets, told_by_optimizer
+from diagnose.whatif.components.worker import (
+    CHANCE_DEVIATIONS,
+    SLOW_RATIO,
+    STRETCHES_APART,
+    find_onsets,
+    told_by_optimizer,
+)
 from diagnose.whatif.computes import Place
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
@@ -76,7 +82,7 @@ def find_usual_durations(
     typical_s = np.where(typical_s > 0, typical_s, usual_s)
     if by_step.shape[-1] > 1:
         return typical_s, np.zeros(n_stages, dtype=bool)
-    typical_s = _typical_before_onset(by_step[:, :, order, 0], typical_s, n_stages)
+    typical_s = _typical_while_quick(by_step[:, :, order, 0], typical_s, n_stages)
     told = told_by_optimizer(observed, typical_s, n_stages)
     for stage in np.flatnonzero(told).tolist():
         others = np.flatnonzero(np.arange(typical_s.shape[1]) % n_stages != stage)
@@ -111,8 +117,8 @@ def _quick_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
     return np.tile(found, (by_rank.shape[1] // n_stages, 1))
 
 
-def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -> Seconds:
-    """With one dp rank nobody is a peer but the worker itself: what is usual is what it took before it fell behind.
+def _typical_while_quick(by_step: Seconds, typical_s: Seconds, n_stages: int) -> Seconds:
+    """With one dp rank nobody is a peer but the worker itself: what is usual is what it took before it fell behind, or between.
 
     `by_step` has shape (2, n_virtual, n_steps) here; `typical_s`, and what comes back, (2, n_virtual).
     """
@@ -120,17 +126,17 @@ def _typical_before_onset(by_step: Seconds, typical_s: Seconds, n_stages: int) -
         return typical_s
     pace = by_step / typical_s[:, :, None]
     step = lower_median(pace.reshape(-1, pace.shape[2]), axis=0)
-    own = np.log(np.maximum(pace / np.where(step > 0, step, 1.0), TINY_RATIO))
-    own = np.nan_to_num(own.reshape(len(own), -1, n_stages, own.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
+    log = np.log(np.maximum(pace / np.where(step > 0, step, 1.0), TINY_RATIO))
+    own = np.nan_to_num(log.reshape(len(log), -1, n_stages, log.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
     own -= np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
     sigma = robust_deviation(np.diff(own, axis=1)) / np.sqrt(2.0)
-    since = find_onsets(own, sigma)
-    found = typical_s.copy()
-    for virtual in range(typical_s.shape[1]):
-        first = int(since[virtual % n_stages])
-        if first < by_step.shape[2]:
-            found[:, virtual] = nan_median(by_step[:, virtual, :first], axis=1)
-    return np.where(found > 0, found, typical_s)
+    slow = np.arange(own.shape[1]) >= find_onsets(own, sigma)[:, None]
+    on = upper_stretch(own, apart=STRETCHES_APART)
+    slow = np.where(on.any(axis=1, keepdims=True), on, slow)
+    slow &= ~slow.all(axis=1, keepdims=True)
+    quick = np.where(np.tile(slow, (by_step.shape[1] // n_stages, 1))[None], np.nan, log)
+    found = typical_s * np.exp(np.nan_to_num(nan_median(quick, axis=2)))
+    return np.where(np.tile(slow.any(axis=1), by_step.shape[1] // n_stages), found, typical_s)
 
 
 COMPONENT = Component("stage", StagePart)

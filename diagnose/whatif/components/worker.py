@@ -349,7 +349,7 @@ def _find_levels(
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
     usual = np.where(changed, usual_after, usual)
     pace = np.where(changed[..., None] & ~after, 0.0, usual[..., None])
-    on, usual_on = _find_stretches(own, has_peers | changed, np.log1p(SLOW_RATIO) * unit, chance)
+    on, usual_on = _find_stretches(own, np.log1p(SLOW_RATIO) * unit, chance)
     # It fell behind once and for all, or came back: what is nearer to the steps.
     came_back = (np.logical_or.accumulate(on, axis=-1) & ~on).sum(axis=-1) >= SMOOTHED
     misses = _misses(own, np.where(on, usual_on[..., None], 0.0))
@@ -368,12 +368,12 @@ def _misses(own: Seconds, pace: Seconds | float) -> Seconds:
     return np.asarray(np.abs(own - pace).sum(axis=-1))
 
 
-def _find_stretches(own: Seconds, asked: Bools, least: Seconds, chance: Seconds) -> tuple[Bools, Seconds]:
+def _find_stretches(own: Seconds, least: Seconds, chance: Seconds) -> tuple[Bools, Seconds]:
     """Find in which steps each series is behind where it is so in stretches, and its usual level there; none where it is always.
 
     Between them it is no more behind than by `THROUGHOUT_LEVEL` of that.
     """
-    on = upper_stretch(own, apart=STRETCHES_APART) & asked[..., None]
+    on = upper_stretch(own, apart=STRETCHES_APART)
     level = np.nan_to_num(nan_median(np.where(on, own, np.nan), axis=-1))
     off = np.nan_to_num(nan_median(np.where(on, np.nan, own), axis=-1))
     n_on = on.sum(axis=-1)
