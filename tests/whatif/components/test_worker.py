@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from diagnose.model.trace import Bools, Seconds
+from diagnose.whatif.components.stage import find_usual_durations
+from diagnose.whatif.components.step import find_slow_steps
 from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout
 
 N_MICROBATCHES, N_STEPS, N_DP = 8, 40, 4
@@ -59,6 +61,21 @@ def test_a_worker_is_slow_for_a_while(first: int, end: int) -> None:
     level, slow = _find(excess)
     assert np.argwhere(slow).tolist() == [[0, 2]]
     assert np.flatnonzero(level[:, 2, :, 0].mean(axis=0) > 0.15).tolist() == list(range(first, end))
+
+
+@pytest.mark.parametrize(("first", "end"), [(8, 18), (14, 25), (20, 30)])
+def test_a_lone_worker_is_slow_for_a_while(first: int, end: int) -> None:
+    """With one dp rank it is compared with itself, also where all computed slowly up to the middle of that while."""
+    rng = np.random.default_rng(5)
+    by_step = np.exp(0.06 * rng.standard_normal((2, 4, N_STEPS, 1)))
+    by_step[:, :, :20] *= 1.8
+    by_step[:, 2, first:end] *= 1.7
+    typical_s, told = find_usual_durations([], by_step, np.arange(N_STEPS), 4)
+    pace = by_step / typical_s[:, :, None, None]
+    level, slow = _find(np.log(pace / find_slow_steps(pace)[:, None, :, None]))
+    assert not told.any()
+    assert np.argwhere(slow).tolist() == [[0, 2]]
+    assert np.flatnonzero(level[:, 2, :, 0].mean(axis=0) > 0.25).tolist() == list(range(first, end))
 
 
 def test_a_few_slow_neighbours_on_a_busy_processor_are_no_level() -> None:
