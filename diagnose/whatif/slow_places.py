@@ -216,11 +216,29 @@ def way_of(nodes: Nodes, pair: tuple[int, ...]) -> tuple[int, int]:
     return link, int(int(nodes.op[pair[0]]) in (Op.BACKWARD_SEND, Op.BACKWARD_RECV))
 
 
-def pair_excess(excess: Mapping[int, Seconds], pair: tuple[int, int]) -> Seconds | None:
-    """Say what a pair took beyond an ordinary one: a member of a batch ends with the batch, so the end that took less says it."""
-    if pair[0] not in excess or pair[1] not in excess:
-        return None
-    return np.minimum(excess[pair[0]], excess[pair[1]])
+def pair_seconds(o: Observed, seconds: Mapping[int, Seconds]) -> dict[tuple[int, int], Seconds]:
+    """Say what the message of each pair took of these seconds by node, shape (n_steps, n_dp); pairs that took none are left out.
+
+    A member of a batch ends with the batch, so of two ends the one that took less says it. But a send that fits into a buffer is
+    over before its message is there: a recv says when that was, unless something else of its batch may have ended later.
+    """
+    recv_of = {node: o.recv_of(pair) for pair in o.pairs for node in pair}
+    batch_of = {node: event.completes for event in o.graph.events if event.awaits for node in event.completes}
+    found = {}
+    for pair in o.pairs:
+        ends = [seconds[node] for node in pair if node in seconds]
+        if not ends:
+            continue
+        took = np.minimum(*ends) if len(ends) > 1 else np.zeros_like(ends[0])
+        recv = recv_of[pair[0]]
+        beside = [recv_of[node] for node in batch_of.get(recv, ()) if node != recv and node in recv_of]
+        if recv in seconds and not o.are_derived and not any(other in batch_of[recv] for other in beside):
+            # What it sent in this batch was there, at the latest, when the recv of that was over.
+            alone = np.all([o.block.end_s[other] < o.block.end_s[recv] for other in beside], axis=0)
+            took = np.where(alone, seconds[recv], took)
+        if took.any():
+            found[pair] = took
+    return found
 
 
 def _add_up(
@@ -242,14 +260,15 @@ def _add_up(
     for o, excess, spread in zip(observed, excesses, spreads, strict=True):
         nodes, at = o.block.nodes, slice(first, first + len(o.block.steps))
         first = at.stop
+        by_pair = pair_seconds(o, excess)
         for pair in o.pairs:
             link, direction = way_of(nodes, pair)
             exists[direction, link] = True
             n_all += n_dp * len(o.block.steps)
-            seconds = pair_excess(excess, pair)
+            seconds = by_pair.get(pair)
             if seconds is not None:
                 ways[direction, link, :, at] += seconds.T
-                count(seconds, spread[pair[0]])
+                count(seconds, spread[o.recv_of(pair)])
         for event in o.graph.events:
             if event.across_dp and len(event.members) == 1 and int(nodes.op[event.members[0]]) in DP_COLLECTIVES:
                 (node,) = event.members
@@ -367,8 +386,9 @@ def _find_waiting(observed: Sequence[Observed], excesses: Sequence[Mapping[int, 
     all_s, own_s, same_s, n_slow = np.zeros((4, n_stages, observed[0].block.n_dp))
     for o, excess in zip(observed, excesses, strict=True):
         by_way: dict[tuple[int, int], list[tuple[Seconds, Seconds, Seconds]]] = {}
+        by_pair = pair_seconds(o, excess) if o.are_derived else {}
         for pair in o.pairs if o.are_derived else ():
-            beyond = pair_excess(excess, pair)
+            beyond = by_pair.get(pair)
             through = o.through(pair)
             beyond = np.zeros(through.shape) if beyond is None else beyond
             usual = np.minimum(o.own[pair[0]], o.own[pair[1]]) - beyond
@@ -398,7 +418,8 @@ def _find_victims(
         batch_of = {node: i for i, event in enumerate(o.graph.events) if event.awaits for node in event.completes}
         ways_in: dict[int, set[tuple[int, int]]] = {}
         slow = np.zeros((n_stages, *o.block.start_s.shape[1:]), dtype=bool)  # (n_stages, n_steps, n_dp)
-        by_pair = {pair: pair_excess(excess, pair) for pair in o.pairs}
+        lost_s = pair_seconds(o, excess)
+        by_pair = {pair: lost_s.get(pair) for pair in o.pairs}
         for pair, beyond in by_pair.items():
             way = way_of(nodes, pair)
             if beyond is not None:
