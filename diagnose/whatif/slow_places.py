@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.model.transfers import SlowPlaces
-from diagnose.numerics.robust import upper_level, upper_stretch, weighted_median
+from diagnose.numerics.robust import lower_median, upper_level, upper_stretch, weighted_median
 from diagnose.whatif.observed import Observed
 
 #: A place is slow if it loses so many times the seconds that a quarter of its equals stay below: noise is on all of them.
@@ -220,25 +220,27 @@ def pair_seconds(o: Observed, seconds: Mapping[int, Seconds]) -> dict[tuple[int,
     """Say what the message of each pair took of these seconds by node, shape (n_steps, n_dp); pairs that took none are left out.
 
     A member of a batch ends with the batch, so of two ends the one that took less says it. But a send that fits into a buffer is
-    over before its message is there: a recv says when that was, unless something else of its batch may have ended later.
+    over before its message is there: a recv says when that was, unless something else of its batch may have ended later, or its
+    worker stood still, which makes one message late and not half of those of its step and way.
     """
     recv_of = {node: o.recv_of(pair) for pair in o.pairs for node in pair}
     batch_of = {node: event.completes for event in o.graph.events if event.awaits for node in event.completes}
-    found = {}
+    by_way: dict[tuple[int, int], dict[tuple[int, int], tuple[Seconds, Seconds]]] = {}
     for pair in o.pairs:
-        ends = [seconds[node] for node in pair if node in seconds]
-        if not ends:
-            continue
-        took = np.minimum(*ends) if len(ends) > 1 else np.zeros_like(ends[0])
+        ends = [seconds.get(node, np.zeros(o.block.start_s.shape[1:])) for node in pair]
+        took = by_recv = np.minimum(*ends)
         recv = recv_of[pair[0]]
         beside = [recv_of[node] for node in batch_of.get(recv, ()) if node != recv and node in recv_of]
         if recv in seconds and not o.are_derived and not any(other in batch_of[recv] for other in beside):
             # What it sent in this batch was there, at the latest, when the recv of that was over.
             alone = np.all([o.block.end_s[other] < o.block.end_s[recv] for other in beside], axis=0)
-            took = np.where(alone, seconds[recv], took)
-        if took.any():
-            found[pair] = took
-    return found
+            by_recv = np.where(alone, seconds[recv], took)
+        by_way.setdefault(way_of(o.block.nodes, pair), {})[pair] = took, by_recv
+    found: dict[tuple[int, int], Seconds] = {}
+    for of_way in by_way.values():
+        usual = lower_median(np.stack([by_recv for _, by_recv in of_way.values()]), axis=0)
+        found.update((pair, np.maximum(took, np.minimum(by_recv, usual))) for pair, (took, by_recv) in of_way.items())
+    return {pair: found[pair] for pair in o.pairs if found[pair].any()}
 
 
 def _add_up(
