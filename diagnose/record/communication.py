@@ -72,8 +72,10 @@ def _hook_collective(
             return None
         if not is_within and (log.is_outside() or log.evaluation is not None):
             return None  # of a checkpoint that is saved beside the training, of an evaluation, or the like
-        tensors = args[1] if name.endswith(("_base", "_single")) and len(args) > 1 else args[0]
-        n_elements = 0 if gathers is None else _n_elements(tensors)
+        n_elements = 0
+        if gathers is not None:  # a barrier has no tensors, and may have no arguments
+            tensors = args[1] if name.endswith(("_base", "_single")) and len(args) > 1 else args[0]
+            n_elements = _n_elements(tensors)
         return Collective(gathers, n_elements, log.n_computes, log.clock.now(), is_within=is_within)
 
     def after(noted: Collective | None, work: Any) -> None:

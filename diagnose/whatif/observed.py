@@ -91,10 +91,14 @@ class Observed:
         send, recv = pairs[np.isin(self.block.nodes.op[pairs[:, 0]], P2P)].T.tolist()
         return list(zip(send, recv, strict=True))
 
+    def recv_of(self, pair: tuple[int, int]) -> int:
+        """Give the end of a pair that receives."""
+        return next(node for node in pair if int(self.block.nodes.op[node]) in _RECEIVES)
+
     def through(self, pair: tuple[int, int]) -> Seconds:
         """Say how long after its send began a recv was over: as long as the transfer took, at least."""
-        send, recv = sorted(pair, key=lambda node: int(self.block.nodes.op[node]) in _RECEIVES)
-        return np.asarray(self.block.end_s[recv] - self.block.start_s[send])
+        recv = self.recv_of(pair)
+        return np.asarray(self.block.end_s[recv] - self.block.start_s[pair[0] if recv == pair[1] else pair[1]])
 
 
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:

@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.model.transfers import SlowPlaces
-from diagnose.numerics.robust import upper_level, upper_stretch, weighted_median
+from diagnose.numerics.robust import lower_median, upper_level, upper_stretch, weighted_median
 from diagnose.whatif.observed import Observed
 
 #: A place is slow if it loses so many times the seconds that a quarter of its equals stay below: noise is on all of them.
@@ -216,11 +216,31 @@ def way_of(nodes: Nodes, pair: tuple[int, ...]) -> tuple[int, int]:
     return link, int(int(nodes.op[pair[0]]) in (Op.BACKWARD_SEND, Op.BACKWARD_RECV))
 
 
-def pair_excess(excess: Mapping[int, Seconds], pair: tuple[int, int]) -> Seconds | None:
-    """Say what a pair took beyond an ordinary one: a member of a batch ends with the batch, so the end that took less says it."""
-    if pair[0] not in excess or pair[1] not in excess:
-        return None
-    return np.minimum(excess[pair[0]], excess[pair[1]])
+def pair_seconds(o: Observed, seconds: Mapping[int, Seconds]) -> dict[tuple[int, int], Seconds]:
+    """Say what the message of each pair took of these seconds by node, shape (n_steps, n_dp); pairs that took none are left out.
+
+    A member of a batch ends with the batch, so of two ends the one that took less says it. But a send that fits into a buffer is
+    over before its message is there: a recv says when that was, unless something else of its batch may have ended later, or its
+    worker stood still, which makes one message late and not half of those of its step and way.
+    """
+    recv_of = {node: o.recv_of(pair) for pair in o.pairs for node in pair}
+    batch_of = {node: event.completes for event in o.graph.events if event.awaits for node in event.completes}
+    by_way: dict[tuple[int, int], dict[tuple[int, int], tuple[Seconds, Seconds]]] = {}
+    for pair in o.pairs:
+        ends = [seconds.get(node, np.zeros(o.block.start_s.shape[1:])) for node in pair]
+        took = by_recv = np.minimum(*ends)
+        recv = recv_of[pair[0]]
+        beside = [recv_of[node] for node in batch_of.get(recv, ()) if node != recv and node in recv_of]
+        if recv in seconds and not o.are_derived and not any(other in batch_of[recv] for other in beside):
+            # What it sent in this batch was there, at the latest, when the recv of that was over.
+            alone = np.all([o.block.end_s[other] < o.block.end_s[recv] for other in beside], axis=0)
+            by_recv = np.where(alone, seconds[recv], took)
+        by_way.setdefault(way_of(o.block.nodes, pair), {})[pair] = took, by_recv
+    found: dict[tuple[int, int], Seconds] = {}
+    for of_way in by_way.values():
+        usual = lower_median(np.stack([by_recv for _, by_recv in of_way.values()]), axis=0)
+        found.update((pair, np.maximum(took, np.minimum(by_recv, usual))) for pair, (took, by_recv) in of_way.items())
+    return {pair: found[pair] for pair in o.pairs if found[pair].any()}
 
 
 def _add_up(
@@ -242,14 +262,15 @@ def _add_up(
     for o, excess, spread in zip(observed, excesses, spreads, strict=True):
         nodes, at = o.block.nodes, slice(first, first + len(o.block.steps))
         first = at.stop
+        by_pair = pair_seconds(o, excess)
         for pair in o.pairs:
             link, direction = way_of(nodes, pair)
             exists[direction, link] = True
             n_all += n_dp * len(o.block.steps)
-            seconds = pair_excess(excess, pair)
+            seconds = by_pair.get(pair)
             if seconds is not None:
                 ways[direction, link, :, at] += seconds.T
-                count(seconds, spread[pair[0]])
+                count(seconds, spread[o.recv_of(pair)])
         for event in o.graph.events:
             if event.across_dp and len(event.members) == 1 and int(nodes.op[event.members[0]]) in DP_COLLECTIVES:
                 (node,) = event.members
@@ -367,8 +388,9 @@ def _find_waiting(observed: Sequence[Observed], excesses: Sequence[Mapping[int, 
     all_s, own_s, same_s, n_slow = np.zeros((4, n_stages, observed[0].block.n_dp))
     for o, excess in zip(observed, excesses, strict=True):
         by_way: dict[tuple[int, int], list[tuple[Seconds, Seconds, Seconds]]] = {}
+        by_pair = pair_seconds(o, excess) if o.are_derived else {}
         for pair in o.pairs if o.are_derived else ():
-            beyond = pair_excess(excess, pair)
+            beyond = by_pair.get(pair)
             through = o.through(pair)
             beyond = np.zeros(through.shape) if beyond is None else beyond
             usual = np.minimum(o.own[pair[0]], o.own[pair[1]]) - beyond
@@ -398,7 +420,8 @@ def _find_victims(
         batch_of = {node: i for i, event in enumerate(o.graph.events) if event.awaits for node in event.completes}
         ways_in: dict[int, set[tuple[int, int]]] = {}
         slow = np.zeros((n_stages, *o.block.start_s.shape[1:]), dtype=bool)  # (n_stages, n_steps, n_dp)
-        by_pair = {pair: pair_excess(excess, pair) for pair in o.pairs}
+        lost_s = pair_seconds(o, excess)
+        by_pair = {pair: lost_s.get(pair) for pair in o.pairs}
         for pair, beyond in by_pair.items():
             way = way_of(nodes, pair)
             if beyond is not None:

@@ -14,7 +14,7 @@ from diagnose.numerics.robust import weighted_median
 from diagnose.whatif.components.transfer import TransferPart, stride_of
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
-from diagnose.whatif.slow_places import way_of
+from diagnose.whatif.slow_places import pair_seconds, way_of
 
 #: Beyond this many times the median of all links a single transfer is late (a flap is seconds against milliseconds).
 LATE_RATIO = 3.0
@@ -38,17 +38,22 @@ def _measure_links(observed: Sequence[Observed], n_stages: int, n_steps: int) ->
     """Say how long a transfer of each link usually takes, and what late ones cost a step; shape (n_stages, n_dp)."""
     by_link: dict[int, list[Seconds]] = {}
     for o in observed:
-        for pair in o.pairs:
-            # A member of a batch ends with the batch; the other end of the pair says when this transfer did.
-            by_link.setdefault(way_of(o.block.nodes, pair)[0], []).append(np.minimum(o.own[pair[0]], o.own[pair[1]]))
+        for pair, own in _own_of_pairs(o).items():
+            by_link.setdefault(way_of(o.block.nodes, pair)[0], []).append(own)
     link_s, late_s = np.full((2, n_stages, observed[0].block.n_dp), np.nan)
-    for link, own in by_link.items():
-        link_s[link] = np.median(np.concatenate([seconds[:: stride_of(seconds)] for seconds in own]), axis=0)
+    for link, owns in by_link.items():
+        link_s[link] = np.median(np.concatenate([seconds[:: stride_of(seconds)] for seconds in owns]), axis=0)
     usual = max(float(np.nanmedian(link_s)), 0.0) if by_link else 0.0
-    for link, own in by_link.items():
-        late = sum(np.where(seconds > LATE_RATIO * usual, seconds - usual, 0.0).sum(axis=0) for seconds in own)
+    for link, owns in by_link.items():
+        late = sum(np.where(seconds > LATE_RATIO * usual, seconds - usual, 0.0).sum(axis=0) for seconds in owns)
         late_s[link] = late / n_steps
     return link_s, late_s
+
+
+def _own_of_pairs(o: Observed) -> dict[tuple[int, int], Seconds]:
+    """Say how long each transfer took; of shape (n_steps, n_dp)."""
+    own = pair_seconds(o, {node: o.own[node] for pair in o.pairs for node in pair})
+    return {pair: own.get(pair, np.zeros(o.block.start_s.shape[1:])) for pair in o.pairs}
 
 
 def _measure_groups(observed: Sequence[Observed], n_stages: int) -> Seconds:
@@ -76,9 +81,8 @@ def _measure_steps(observed: Sequence[Observed], n_stages: int, n_steps: int) ->
         nodes, steps = o.block.nodes, slice(first, first + len(o.block.steps))
         first = steps.stop
         n_transfers = np.zeros(n_stages)
-        for pair in o.pairs:
+        for pair, own in _own_of_pairs(o).items():
             link = way_of(nodes, pair)[0]
-            own = np.minimum(o.own[pair[0]], o.own[pair[1]])
             links_s[link, steps] = own if not n_transfers[link] else links_s[link, steps] + own
             n_transfers[link] += 1
         links_s[:, steps] /= np.maximum(n_transfers, 1)[:, None, None]
@@ -99,20 +103,20 @@ def _add_up_excess(
     link_excess_s, group_excess_s = np.zeros((n_stages, observed[0].block.n_dp)), np.zeros(n_stages)
     ratios, weights = [], []
     for o, excess in zip(observed, excesses, strict=True):
-        nodes, pairs = o.block.nodes, set[tuple[int, ...]](o.pairs)
+        nodes, of_pairs, own_of = o.block.nodes, pair_seconds(o, excess), _own_of_pairs(o)
         for event in o.graph.events:
+            pair = event.members if event.members in own_of else None
             slow = [excess[node] for node in event.members if node in excess]
-            if not slow:
+            if not slow or (pair and pair not in of_pairs):
                 continue
-            is_pair = event.members in pairs
-            # Of a pair the end that took less says it: the other one may have ended with the rest of its batch.
-            seconds = np.min(np.stack(slow), axis=0) if is_pair else np.max(np.stack(slow), axis=0)
-            seconds = seconds if not is_pair or len(slow) > 1 else np.zeros_like(seconds)
+            seconds, own = np.max(np.stack(slow), axis=0), o.own[event.members[0]]
+            if pair:
+                seconds, own = of_pairs[pair], own_of[pair]
             late = seconds > 0
-            ratios.append((seconds / np.maximum(o.own[event.members[0]] - seconds, 1e-9))[late])
+            ratios.append((seconds / np.maximum(own - seconds, 1e-9))[late])
             weights.append(seconds[late])
-            if is_pair:
-                link_excess_s[way_of(nodes, event.members)[0]] += seconds.sum(axis=0) / n_steps
+            if pair:
+                link_excess_s[way_of(nodes, pair)[0]] += seconds.sum(axis=0) / n_steps
             elif event.across_dp and len(event.members) == 1:
                 group_excess_s[int(nodes.stage[event.members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
     ratio, weight = np.concatenate([[], *ratios]), np.concatenate([[], *weights])

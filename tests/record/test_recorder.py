@@ -40,6 +40,21 @@ def train(weight, batch):
     torch.optim.SGD([weight], lr=0.1).step()
 
 
+def test_a_barrier_in_a_step(tmp_path):
+    """A collective without tensors, and without arguments, does not end the recording."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    try:
+        weight = torch.ones(2, requires_grad=True)
+        with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+            for _ in range(3):
+                with recorder.step():
+                    train(weight, torch.ones(2))
+                    torch.distributed.barrier()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert sorted(set(read(tmp_path / "trace").step)) == [0, 1, 2]
+
+
 def test_what_stops_the_host(tmp_path):
     """Collections, waits for input and saving are rows of their length, in the step they belong to."""
     weight = torch.ones(2, requires_grad=True)

@@ -22,6 +22,14 @@ NAMES = (
         "nic-p42",
     ),
     "experts-p22",
+    *(
+        "link-one-way-p32",
+        "link-back-window-p42",
+        "replica-onset-p33",
+        "two-onsets-a16",
+        "three-workers-d3",
+        "batch-grow-d4",
+    ),
 )
 
 
@@ -48,6 +56,8 @@ def test_with_the_clock_of_each_step(name: str) -> None:
         "stopped-burst-d8",
         "save-a4",
         "two-load-d8",
+        "link-one-way-p32",
+        "seq-warm-d3",
     ],
 )
 def test_without_rows(name: str) -> None:

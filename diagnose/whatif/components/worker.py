@@ -57,6 +57,8 @@ QUICK_DEVIATIONS = 1.04
 QUICK_ERROR = 1.48
 #: A worker that falls behind from a step on was so in at most this part of the steps before.
 BEFORE_SHARE = 0.25
+#: Of so many ranks one alone does not move the middle.
+MIN_RANKS = 3
 #: A level lasts so many steps.
 MIN_LEVEL_STEPS = 3
 #: Where a worker is slow in stretches its levels are so many standard deviations of its steps apart.
@@ -275,9 +277,11 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
     common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
     if n_dp < 2:
         return np.asarray(common)
-    apart = np.std(common - np.median(common, axis=0), axis=0)
+    # What all ranks have in a step is the step's.
+    own = common - np.median(common, axis=1, keepdims=True) if n_dp >= MIN_RANKS else common
+    apart = np.std(own - np.median(own, axis=0), axis=0)
     # Not a robust deviation: documents have heavy tails. That of the other ranks: its own is what is asked about.
-    sigma = np.maximum(_lower_third_of_others(apart), float(np.median(noise_of_differences(common, axis=0))))  # (n_dp,)
+    sigma = np.maximum(_lower_third_of_others(apart), float(np.median(noise_of_differences(own, axis=0))))  # (n_dp,)
     chance = np.hypot(sigma[:, None], drawn.error.T)
     usual = np.maximum(np.median(chance, axis=1), TINY_RATIO)  # without any noise it is 0
     # One step is nothing special where other ranks have such steps, or such microbatches: a long document may fill a step.
@@ -285,7 +289,7 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
     chance = np.maximum(chance, BEYOND_OTHERS * longest[:, None] / SLOW_STEP_DEVIATIONS)
     every = np.ones((1, n_dp, n_steps), dtype=bool)
     scaled = _find_levels(
-        (common.T / usual[:, None])[None], every, 1.0, chance / usual[:, None], every[..., 0], unit=1.0 / usual
+        (own.T / usual[:, None])[None], every, 1.0, chance / usual[:, None], every[..., 0], unit=1.0 / usual
     )
     return np.asarray(common - np.where(drawn.differ, 0.0, (scaled[0] * usual[:, None]).T))
 

@@ -87,6 +87,18 @@ def test_a_few_slow_neighbours_on_a_busy_processor_are_no_level() -> None:
     assert not slow.any()
 
 
+def test_a_replica_falls_behind_while_a_machine_gets_quiet() -> None:
+    """What all ranks have in the first steps hides no rank whose workers are slow from a step on."""
+    rng = np.random.default_rng(5)
+    shared = np.where(np.arange(N_STEPS) < N_STEPS // 2, 0.25, 0.0)[:, None]
+    excess = 0.06 * rng.standard_normal((2, 3, N_STEPS, 3)) + 0.05 * rng.standard_normal((N_STEPS, 3)) + shared
+    excess[:, :, N_STEPS // 2 :, 2] += 0.25
+    level, slow = _find(excess)
+    assert slow[2].all()
+    assert (level[:, :, : N_STEPS // 2, 2] == 0.0).all()
+    assert (level[:, :, N_STEPS // 2 :, 2].mean(axis=(0, 1)) > 0.1).all()
+
+
 def _find(excess: Seconds) -> tuple[Seconds, Bools]:
     """Find slow workers where microbatches are all alike."""
     n_stages, n_steps, n_dp = excess.shape[1:]
