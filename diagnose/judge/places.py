@@ -81,7 +81,7 @@ def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, 
 
 def find_culprits(analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]) -> list[tuple[int, int]]:
     """Find the workers that components lie on, as (dp index, stage index), worst first; `share` is as in `list_blamed`."""
-    if analysis.gains.traits_of(components).whom == "workers":
+    if analysis.gains.traits_of(components).whom == "workers" and analysis.suspects.workers:
         return list_slow_workers(analysis, components, share)
     return list_blamed(analysis, components, share)
 

@@ -29,7 +29,7 @@ from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
 from diagnose.whatif.starts import attribute_delays, gather_delays, gather_starts
 from diagnose.whatif.token_costs import read_token_costs
-from diagnose.whatif.variants import find_beside, measure_variants
+from diagnose.whatif.variants import find_beside, find_own_places, measure_variants
 
 
 def take_apart(
@@ -88,15 +88,18 @@ def _take_apart(
         step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace))
         workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws, workers.ratio)
     left = _without_workers(even_s, typical_s, step_ratio, workers)
-    microbatches = find_microbatches(left)
+    own_places = find_own_places(left, n_stages)
+    places = 1.0 if own_places is None else own_places
+    microbatches = find_microbatches(left / places)
     if (error := microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
         workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws, workers.ratio)
         left = _without_workers(even_s, typical_s, step_ratio, workers)
-        microbatches = find_microbatches(left)
-    left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
+        microbatches = find_microbatches(left / places)
+    left /= microbatches.uneven()[:, None] * places  # ordinary variation stays what it is
     experts, left = find_experts(left, microbatches.uneven(), experts, ep_size)
-    pause_s, noise = find_pauses(work_s, free_s, left, n_stages)
+    at_own_places = None if own_places is None else own_places > 1.0
+    pause_s, noise = find_pauses(work_s, free_s, left * places, n_stages, at_own_places)
     excess_s = [delay_excess(o, None if carried_s is None else carried_s[i]) for i, o in enumerate(observed)]
     delays = attribute_delays(observed, evidence, excess_s, n_stages, reads_input=reads_input)
     late_s = tuple(d.late_s for d in delays)
@@ -116,6 +119,7 @@ def _take_apart(
         steps=steps,
         reads_input=reads_input,
         n_stages=n_stages,
+        at_own_places=at_own_places,
     )
     return Breakdown(
         steps=steps,

@@ -23,6 +23,8 @@ WHOLE_RATIO = 1.25
 #: A microbatch is unlike the others of a step where it is so many times as long, on all ranks alike, and beyond so many standard
 #: errors of what documents do.
 UNLIKE_RATIO, UNLIKE_DEVIATIONS = 1.25, 5.0
+#: Beyond this and so many standard errors one worker alone is slow in the same microbatch of all steps.
+OWN_RATIO = 1.1
 #: Kinds of computes; a whole backward may run beside another compute, too.
 BESIDE, WHOLE = 1, 2
 #: How readily a difference is taken for one of virtual stages, of microbatches, of kinds, where it may be any.
@@ -87,6 +89,39 @@ def _compare_microbatches(work_s: Seconds) -> Seconds | None:
         return None
     ratio = np.where(unlike.any(axis=2, keepdims=True), np.exp(nan_median(of_rank, axis=3)), 1.0)
     return np.asarray(np.nan_to_num(ratio, nan=1.0)[..., None, None])
+
+
+def find_own_places(left: Seconds, n_stages: int) -> Seconds | None:
+    """Say how long the same microbatches of all steps are on single workers, forward and backward, where other ranks have no such.
+
+    Documents are drawn anew in each step, and so is what experts get: neither chooses the same microbatch of each step, on one
+    worker alone. Where all stages of a rank have it, its documents may be sorted.
+
+    Parameters
+    ----------
+    left : ndarray of float64, shape (n_directions, n_virtual, n_microbatches, n_steps, n_dp)
+        Durations over what is usual for stage, step and worker; NaN where there is no compute.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_directions, n_virtual, n_microbatches, 1, n_dp), or None
+        1 where a place is no worker's own; None where none is.
+    """
+    n_microbatches, n_steps, n_dp = left.shape[2:]
+    if n_dp < 2 or n_microbatches < 2:
+        return None
+    logs = np.log(left)
+    of_step = logs - nan_median(logs, axis=2, keepdims=True)
+    usual = nan_median(of_step, axis=3)  # (n_directions, n_virtual, n_microbatches, n_dp)
+    spread = MAD_TO_SIGMA * nan_median(np.abs(of_step - usual[:, :, :, None]), axis=3)
+    error = MEDIAN_ERROR * spread / np.sqrt(n_steps)
+    # The most that any other rank has there, with its error.
+    most = np.stack([np.delete(usual + error, dp, axis=-1).max(axis=-1) for dp in range(n_dp)], axis=-1)
+    beyond = usual - np.maximum(most, 0.0)
+    own = (beyond[:2] > np.maximum(np.log(OWN_RATIO), UNLIKE_DEVIATIONS * error[:2])).all(axis=0)
+    if n_stages > 1:
+        own &= ~own.all(axis=0)
+    return np.where(own[None], np.exp(np.maximum(np.nan_to_num(usual), 0.0)), 1.0)[:, :, :, None] if own.any() else None
 
 
 def _find_whole(usual_s: Seconds) -> Ints:

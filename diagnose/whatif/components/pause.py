@@ -15,7 +15,9 @@ STRUCTURE_SHARE = 0.9
 MIN_STRUCTURE_STEPS = 5
 
 
-def find_pauses(work_s: Seconds, free_s: Seconds, left: Seconds, n_stages: int) -> tuple[Seconds, float]:
+def find_pauses(
+    work_s: Seconds, free_s: Seconds, left: Seconds, n_stages: int, at_own_places: Bools | None = None
+) -> tuple[Seconds, float]:
     """Find the seconds in computes that stand out from what factors and ordinary variation explain.
 
     Parameters
@@ -24,6 +26,8 @@ def find_pauses(work_s: Seconds, free_s: Seconds, left: Seconds, n_stages: int) 
         Computes without the seconds that rows say, and with them; both without waits for communication.
     left : ndarray of float64, same shape
         Durations over all factors; about 1.
+    at_own_places : ndarray of bool, shape (n_directions, n_virtual, n_microbatches, 1, n_dp), optional
+        Places in which a worker alone is slow in all steps.
 
     Returns
     -------
@@ -36,7 +40,7 @@ def find_pauses(work_s: Seconds, free_s: Seconds, left: Seconds, n_stages: int) 
     usual_s = work_s / np.where(left > 0, left, 1.0)
     rest_s = np.nan_to_num(free_s - usual_s)
     pause_s = np.where(rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s, rest_s, 0.0)
-    _keep_in_work(pause_s, ~np.isnan(work_s))
+    _keep_in_work(pause_s, ~np.isnan(work_s), at_own_places)
     return pause_s, noise
 
 
@@ -51,7 +55,7 @@ def _measure_noise(rest: Seconds, n_stages: int) -> float:
     return float(MAD_TO_SIGMA * lower_median(mad)) if len(mad) else 0.0
 
 
-def _keep_in_work(pause_s: Seconds, there: Bools) -> None:
+def _keep_in_work(pause_s: Seconds, there: Bools, at_own_places: Bools | None) -> None:
     """Leave to the work, in place, what makes the same backward of a worker longer in nearly every step.
 
     A step's last backward also begins to reduce gradients; no stall chooses one microbatch of all.
@@ -62,6 +66,8 @@ def _keep_in_work(pause_s: Seconds, there: Bools) -> None:
     always = hit.sum(axis=3) >= STRUCTURE_SHARE * np.maximum(there[1:].sum(axis=3), 1)
     # Where other microbatches are hit as often the worker is at fault, not the place.
     alone = always & (always.sum(axis=2, keepdims=True) == 1)
+    if at_own_places is not None:
+        alone &= ~at_own_places[1:, :, :, 0]
     pause_s[1:] = np.where(alone[:, :, :, None], 0.0, pause_s[1:])
 
 
