@@ -79,6 +79,8 @@ class Train(NamedTuple):
 
 #: Distances looked at in `find_train`: the most frequent ones between neighbouring hits.
 MOST_DISTANCES = 24
+#: Distances tried on each side of one that is a multiple of what a number stands for.
+MOST_NEAR = 64
 #: Numbers that candidates are tried on first, from the first hit on.
 TRIED = 20_000
 #: Candidates that are tried on all numbers.
@@ -126,12 +128,9 @@ def find_train(
         train = _try(numbers[inside], hits[inside], period, width)
         if train is None or train.kept < LEAST_KEPT or train.n_hits < LEAST_HITS:
             continue
-        # Numbers that one stands for hit several at a time.
-        expected = min(1.0 - 1e-9, frequent)
         # Of the phases of numbers that stand for many only so many can be told apart.
         choices = len(stated) + 1 if period in stated else max(period // width, 1) * len(candidates)
-        n_there = train.n_hits / train.kept
-        if n_there * divergence(train.kept, expected) < np.log(choices) - np.log(TRAIN_CHANCE):
+        if is_chance(train, frequent=frequent, choices=choices):
             continue
         # Where several fit as well, as where one number stands for many, a stated one is likelier, and so is a round one.
         rate = _rate(train) * (1.0 + 0.02 * (period in stated) + 1e-4 * _roundness(period))
@@ -144,6 +143,12 @@ def find_train(
     return best[1]._replace(hits=whole[hits])
 
 
+def is_chance(train: Train, *, frequent: float, choices: int) -> bool:
+    """Say whether one of so many trains is as good by chance, where this part of the numbers are hits."""
+    n_there = train.n_hits / train.kept
+    return bool(n_there * divergence(train.kept, min(1.0 - 1e-9, frequent)) < np.log(choices) - np.log(TRAIN_CHANCE))
+
+
 def _list_distances(at: NDArray[np.int64], width: int, stated: Sequence[int]) -> list[int]:
     """List distances worth trying: those stated, those between neighbours, their common divisors, and the mean."""
     gaps, counts = np.unique(np.diff(at), return_counts=True)
@@ -153,8 +158,9 @@ def _list_distances(at: NDArray[np.int64], width: int, stated: Sequence[int]) ->
     mean = float(at[-1] - at[0]) / (len(at) - 1)
     found |= {int(mean), int(mean) + 1}
     if width > 1:  # a distance shows as a multiple of the width, now a larger one and now a smaller
-        near = sorted({int(g) for g in frequent[:3]} | {int(mean)})
-        found |= {p for g in near for p in range(max(2, g - width + 1), g + width)} if width <= 64 else set()
+        reach = min(width, MOST_NEAR)
+        for near in {int(g) for g in frequent[:3]} | {int(mean)}:
+            found |= set(range(max(2, near - reach + 1), near + reach))
     return sorted(found)
 
 

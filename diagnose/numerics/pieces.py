@@ -466,6 +466,10 @@ def _fit_ramp(bins: _Bins, bounds: list[int], left: int, right: int) -> _Ramp | 
     b = n if n - span[1] < max(MIN_RAMP, FLAT_SHARE * n) else span[1]
     slope = (found[1] - found[0]) / (span[1] - span[0])
     low, high = found[0] - slope * (span[0] - a), found[1] + slope * (b - span[1])
+    if a and not bins.dead:  # from the first value on, unless a flat begin is worth what the BIC asks for its place
+        cost, _, end, *ends = _try_ramps(values, weight, np.array([0]), grid[1])
+        if cost + 2 * penalty <= best + penalty / LEVEL_PENALTY:
+            a, b, (low, high) = 0, end, ends
     return _Ramp(
         first + a, first + b, float(np.log(max(low, found[0] / 2))), float(np.log(max(high, found[1] / 2))), left, right
     )

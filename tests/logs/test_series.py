@@ -410,3 +410,45 @@ def test_seconds_of_the_log_are_believed_before_what_it_tells_of() -> None:
     events = tuple(LogEvent("collection", n) for n in range(100, 1001, 100))
     _, verdict = look(dataclasses.replace(told, events=events))
     assert [cause.cause for cause in verdict.causes] == ["data-loading"]
+
+
+@pytest.mark.parametrize(("period", "interval"), [(7, 10), (8, 10), (13, 20)])
+def test_a_period_shorter_than_a_line(period: int, interval: int) -> None:
+    """Lines of ten of which some have two slow iterations and some have one show the period, and no other one."""
+    step_s = noise(1200)
+    step_s[period - 1 :: period] += 5.0
+    facts, _ = look(run_of(step_s, interval=interval))
+    (spikes,) = facts.spikes
+    assert period in (spikes.period, *spikes.or_every)
+    assert spikes.excess == pytest.approx(5.0, rel=0.05)
+
+
+def test_two_periods_in_long_lines() -> None:
+    """Every 8th is slow and every 24th more so: what is left beside the 24 in lines of ten is the 8, and no period of its own."""
+    step_s = noise(960)
+    step_s[7::8] += 5.0
+    step_s[23::24] += 20.0
+    facts, _ = look(run_of(step_s, interval=10))
+    periods = [(spikes.period, *spikes.or_every) for spikes in facts.spikes]
+    assert (24,) in periods
+    assert all(24 in one or 8 in one for one in periods)
+
+
+def test_evaluations_in_every_line() -> None:
+    """Where the log tells of an evaluation in every line, those lines that have two are told as that, at its own interval."""
+    step_s = noise(960)
+    step_s[7::8] += 5.0
+    events = tuple(LogEvent("evaluation", n, np.nan) for n in range(8, 961, 8))
+    log = dataclasses.replace(write_exactly(run_of(step_s, interval=10)), events=events)
+    facts = measure_log(log, min_speedup=1.02)
+    (spikes,) = facts.spikes
+    assert (spikes.told, spikes.matches, spikes.period) == (True, ("evaluation",), 8)
+
+
+def test_few_long_lines_show_no_period_that_is_shorter() -> None:
+    """An evaluation every 120 in some 36 lines of 50 is no beat of every 35th, which would fit by chance."""
+    step_s = noise(1830)
+    step_s[120::120] += 20.0
+    step_s[360::360] += 20.0
+    facts, _ = look(run_of(step_s, interval=50))
+    assert all(min((spikes.period or 120, *spikes.or_every)) >= 120 for spikes in facts.spikes)

@@ -13,16 +13,20 @@ from diagnose.features.series.lines import Lines
 from diagnose.model.diagnosis_document import LogSpikes
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.training_log import LogEventKind, LogLoss, LogPart, TrainingLog
-from diagnose.numerics.period import Train, find_train
+from diagnose.numerics.period import LEAST_HITS, LEAST_KEPT, Train, find_train, is_chance
 from diagnose.numerics.robust import MAD_TO_SIGMA
 
 #: An event explains what is slow where this part of its lines are slow.
 TOLD_SHARE = 0.6
+#: What this part of the lines has is what all have.
+FEW_SHARE = 0.1
 #: Trains looked for among what is left, and kinds kept at most.
 MOST_TRAINS = 4
 MOST_KINDS = 8
 #: Shorter periods that are named at most, the longest.
 MOST_SHORTER = 3
+#: Lines of so many steps at most are asked for periods shorter than a line.
+MOST_WIDTH = 256
 #: A part of a step takes most of what spikes cost from this share on.
 PART_SHARE = 0.6
 #: What a line that two kinds share has above the usual one of the first is the other's, from so many deviations on, and this part.
@@ -45,6 +49,16 @@ class Spikes:
     loss: LogLoss
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Told:
+    """Events of a kind that stand at lines that stand out: these lines, how many stand there, and the iterations of all events."""
+
+    kind: LogEventKind
+    at: Ints
+    n: int
+    numbers: Ints
+
+
 def sort_spikes(log: TrainingLog, lines: Lines, excess_s: Seconds, hits: Bools, *, within: bool) -> list[Spikes]:
     """Sort what stands out by what the log tells of at these lines, then by period; what is left comes at random.
 
@@ -60,20 +74,23 @@ def sort_spikes(log: TrainingLog, lines: Lines, excess_s: Seconds, hits: Bools, 
     left_s, left = np.where(hits, excess_s, 0.0), hits.copy()
     found = []
     told = _match_events(log, lines, left, within=within)
+    free = np.ones(len(hits), dtype=bool)  # lines that no kind has yet
     stated = _list_stated(log, lines)
     if (around := _find_around(log, lines, left, told, stated)) is not None:
         taken = _take(np.flatnonzero(left)[around[0].hits], left_s, left, shared=around[1])
-        found.append(_describe_train(log, lines, taken, around[0], within=within))
-    for i, (kind, at, n) in enumerate(told):
-        others = np.unique(
-            np.concatenate([np.zeros(0, dtype=np.int64), *(lines_of for _, lines_of, _ in told[i + 1 :])])
-        )
-        own_s = None if within else _add_up_events(log, lines, kind)[at]
-        taken = _take(at, left_s, left, shared=np.isin(at, others), own_s=own_s)
+        found.append(_describe(log, lines, taken, train=around[0], free=free, within=within))
+    for i, one in enumerate(told):
+        others = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *(other.at for other in told[i + 1 :])]))
+        own_s = None if within else _add_up_events(log, lines, one.kind)[one.at]
+        taken = _take(one.at, left_s, left, shared=np.isin(one.at, others), own_s=own_s)
         if len(taken[0]):
-            found.append(_describe(log, lines, taken, kind=kind, n_events=n, within=within))
+            found.append(_describe(log, lines, taken, told=one, within=within))
+            free[taken[0]] = False
     for _ in range(MOST_TRAINS):
         train = find_train(lines.iteration, left, width=lines.interval if log.is_mean else 1, stated=stated)
+        more = max(_list_shorter(log, lines, left, free), key=lambda one: one.n_hits, default=None)
+        if more is not None and more.n_hits > (train.n_hits if train is not None else LEAST_HITS - 1):
+            train = more
         if train is None:
             break
         at = np.flatnonzero(left)[train.hits]
@@ -83,7 +100,8 @@ def sort_spikes(log: TrainingLog, lines: Lines, excess_s: Seconds, hits: Bools, 
             np.any([numbers % n < lines.interval for n in longer], axis=0) if longer else np.zeros(len(at), dtype=bool)
         )
         taken = _take(at, left_s, left, shared=shared)
-        found.append(_describe_train(log, lines, taken, train, within=within))
+        found.append(_describe(log, lines, taken, train=train, free=free, within=within))
+        free[taken[0]] = False
     rest = np.flatnonzero(left)
     if len(rest):
         found.append(_describe(log, lines, (rest, left_s[rest]), within=within))
@@ -92,7 +110,7 @@ def sort_spikes(log: TrainingLog, lines: Lines, excess_s: Seconds, hits: Bools, 
 
 
 def _find_around(
-    log: TrainingLog, lines: Lines, hits: Bools, told: Sequence[tuple[LogEventKind, Ints, int]], stated: Sequence[int]
+    log: TrainingLog, lines: Lines, hits: Bools, told: Sequence[_Told], stated: Sequence[int]
 ) -> tuple[Train, Bools] | None:
     """Find a period that nothing tells of, but at some of whose lines the log tells of something else; and which these are.
 
@@ -100,7 +118,7 @@ def _find_around(
     """
     if not told:
         return None
-    known = np.unique(np.concatenate([at for _, at, _ in told]))
+    known = np.unique(np.concatenate([one.at for one in told]))
     train = find_train(lines.iteration, hits, width=lines.interval if log.is_mean else 1, stated=stated)
     if train is None:
         return None
@@ -144,26 +162,32 @@ def _take(
     return at, seconds
 
 
-def _match_events(log: TrainingLog, lines: Lines, hits: Bools, *, within: bool) -> list[tuple[LogEventKind, Ints, int]]:
-    """Give each kind of event that stands at lines that stand out, the most frequent first; its lines; and how many stand there."""
+def _match_events(log: TrainingLog, lines: Lines, hits: Bools, *, within: bool) -> list[_Told]:
+    """Give each kind of event that stands at lines that stand out, the most frequent first.
+
+    Where all lines of several steps have some, it is those that have more that do.
+    """
     kinds = {event.kind for event in log.events if event.kind != "error"}
-    told: list[tuple[LogEventKind, Ints, int]] = []
+    told: list[_Told] = []
     for kind in sorted(kinds):
         numbers = np.array(sorted({event.iteration for event in log.events if event.kind == kind}), dtype=np.int64)
-        best: tuple[float, Ints, int] = (0.0, np.zeros(0, dtype=np.int64), 0)
+        best, found = 0.0, None
         # It lies in the step that it names, or between that and the next.
         for side in ("right", "left") if within else ("right",):
             each = np.searchsorted(lines.iteration, numbers, side=side)
-            each = each[each < len(lines.iteration)]
-            at = np.unique(each)
+            n_events = np.bincount(each, minlength=len(hits) + 1)[: len(hits)]
+            usual = int(np.quantile(n_events, FEW_SHARE, method="lower"))
+            at = np.flatnonzero(n_events > usual)
             share = float(hits[at].mean()) if len(at) else 0.0
-            if share > best[0]:
-                best = (share, at[hits[at]], int(hits[each].sum()))
+            if share > best:
+                best, at = share, at[hits[at]]
+                found = _Told(kind, at, int((n_events[at] - usual).sum()), numbers)
+        if found is None:
+            continue
         # Between lines an event takes what it tells, also where others of its kind are too short to stand out.
-        is_priced = not within and best[0] > 0 and bool(np.isfinite(_add_up_events(log, lines, kind)[best[1]]).all())
-        if best[0] >= TOLD_SHARE or is_priced:
-            told.append((kind, *best[1:]))
-    return sorted(told, key=lambda entry: -entry[2])
+        if best >= TOLD_SHARE or (not within and bool(np.isfinite(_add_up_events(log, lines, kind)[found.at]).all())):
+            told.append(found)
+    return sorted(told, key=lambda one: -one.n)
 
 
 def _list_stated(log: TrainingLog, lines: Lines) -> list[int]:
@@ -179,46 +203,37 @@ def _as_shown(log: TrainingLog, lines: Lines, interval: int) -> int:
     return interval if log.is_mean and interval > lines.interval else int(np.lcm(interval, lines.interval))
 
 
-def _describe_train(
-    log: TrainingLog, lines: Lines, taken: tuple[Ints, Seconds], train: Train, *, within: bool
-) -> Spikes:
-    """Put spikes of a period into words and figures."""
-    return _describe(log, lines, taken, period=train.period, phase=train.phase, kept=train.kept, within=within)
-
-
-def _describe(  # noqa: PLR0913 - what is known of a kind
+def _describe(
     log: TrainingLog,
     lines: Lines,
     taken: tuple[Ints, Seconds],
     *,
-    kind: LogEventKind | None = None,
-    n_events: int = 0,
-    period: int | None = None,
-    phase: int = 0,
-    kept: float | None = None,
+    told: _Told | None = None,
+    train: Train | None = None,
+    free: Bools | None = None,
     within: bool,
 ) -> Spikes:
-    """Put spikes of one kind into words and figures."""
+    """Put spikes of one kind into words and figures; `free` are lines that no other kind has."""
     at, seconds = taken
     numbers = lines.iteration[at]
     matches: tuple[str, ...] = ()
     shorter: tuple[int, ...] = ()
     loss: LogLoss
-    if kind is not None:
-        matches, loss = (kind,), kind  # type: ignore[assignment]
-        apart = np.diff(numbers)
+    period, n, width = None, len(at), lines.interval
+    if told is not None:
+        matches, loss, n = (told.kind,), told.kind, told.n  # type: ignore[assignment]
+        apart = np.diff(told.numbers)
         even = len(apart) >= 2 and int(apart.min()) > 0 and float(np.mean(apart == np.median(apart))) >= TOLD_SHARE
         period = int(np.median(apart)) if even else None
-        stated = {str(name): n for name, n in log.intervals.items()}.get(kind)
+        stated = {str(name): n for name, n in log.intervals.items()}.get(told.kind)
         period = stated or period
-    elif period is not None:
-        matches = _match_intervals(log, lines, period, phase)
+    elif train is not None and free is not None:
+        period = train.period
+        matches = _match_intervals(log, lines, period, train.phase)
         loss = _loss_of(matches)
-        n_periods = (int(numbers[-1]) - int(numbers[0])) / period
-        shorter = _list_shorter(log, lines, period, n_periods) if not matches else ()
+        shorter = _name_shorter(log, lines, train, at, free) if not matches else ()
     else:
         loss = "sporadic"
-    n = n_events or len(at)
     middle = float(np.quantile(seconds, 0.75) - np.quantile(seconds, 0.25)) / float(np.median(seconds))
     count = _count(lines, at, period, n, mean=log.is_mean)
     said = LogSpikes(
@@ -227,13 +242,14 @@ def _describe(  # noqa: PLR0913 - what is known of a kind
         pattern="periodic" if period is not None else "sporadic",
         period=period,
         or_every=shorter,
-        regularity=kept,
+        regularity=train.kept if train is not None else None,
         first=int(numbers[0]),
         last=int(numbers[-1]),
         matches=matches,
-        told=kind is not None,
+        told=told is not None,
         within=within,
-        excess=float(np.median(seconds)) * len(at) / max(count, 1),
+        # Where lines have several, those that stand out have one more.
+        excess=float(np.median(seconds)) * (len(at) / max(count, 1) if (period or width) >= width else 1.0),
         spread=middle if len(at) >= 4 else None,
         part=_find_part(log, lines, at, seconds) if within else None,
         lost_s=float(seconds.sum()),
@@ -252,17 +268,41 @@ def _count(lines: Lines, at: Ints, period: int | None, n: int, *, mean: bool) ->
     )
 
 
-def _list_shorter(log: TrainingLog, lines: Lines, period: int, n_periods: float) -> tuple[int, ...]:
-    """List the shorter periods that would show as this one, which was seen so many times.
-
-    Of lines that are means, those shorter than a line, where a line has one more than the others once in the period; of lines of
-    single steps, those whose other slow steps are not printed.
-    """
-    width = lines.interval
+def _name_shorter(log: TrainingLog, lines: Lines, train: Train, at: Ints, free: Bools) -> tuple[int, ...]:
+    """Name the shorter periods that would show as this one: where lines are single steps, those whose others are not printed."""
     if not log.is_mean:
+        width, period = lines.interval, train.period
         return tuple(n for n in range(2, period) if np.lcm(n, width) == period)[-MOST_SHORTER:] if width > 1 else ()
-    # Lines with one more come so many iterations apart, now a line more and now one less; a period is known by its first and last.
-    return tuple(n for n in range(2, width) if width % n and abs(n * width / (width % n) - period) * n_periods < width)
+    hits = np.isin(np.arange(len(free)), at)
+    return tuple(sorted(one.period for one in _list_shorter(log, lines, hits, free) if one.period < train.period))
+
+
+def _list_shorter(log: TrainingLog, lines: Lines, hits: Bools, free: Bools) -> list[Train]:
+    """List the periods shorter than a line that explain most of the hits.
+
+    Where lines are means of several steps, those that are hit have one slow step more than all others that are free.
+    """
+    at, width = np.flatnonzero(hits), lines.interval
+    if not log.is_mean or len(at) < LEAST_HITS:
+        return []
+    inside = slice(at[0], at[-1] + 1)
+    ends, hit, is_free = lines.iteration[inside], hits[inside], free[inside]
+    found: list[Train] = []
+    for n in range(2, min(width, MOST_WIDTH)):
+        part = width % n / n  # of the lines, with one more
+        if not LEAST_KEPT * hit.mean() <= part <= float((hit | ~is_free).mean()) / LEAST_KEPT:
+            continue
+        for phase in range(n):
+            more = (((ends - phase) // n - (ends - width - phase) // n) > width // n) & is_free
+            both = int((more & hit).sum())
+            kept = both / max(int(more.sum()), 1)
+            if both < LEAST_KEPT * len(at) or kept < LEAST_KEPT:
+                continue
+            train = Train(n, phase, both, kept, more[hit])
+            if not is_chance(train, frequent=float(hit.mean()), choices=width**2):
+                found.append(train)
+    best = max((one.n_hits * one.kept for one in found), default=0.0)
+    return list({one.period: one for one in found if one.n_hits * one.kept >= best}.values())
 
 
 def _match_intervals(log: TrainingLog, lines: Lines, period: int, phase: int) -> tuple[str, ...]:

@@ -119,7 +119,8 @@ class Scan:
 
     def _read(self, line: bytes, wanted: int) -> None:
         """Let the readers that want it take a line, or the lines that a log collector packed into it."""
-        packed, time = unpack_json(line) if line.startswith(b"{") else ([], b"")
+        # A dict of Python is no JSON.
+        packed, time = unpack_json(line) if line.startswith(b"{") and line[1:2] != b"'" else ([], b"")
         if not self._goes_on:
             packed = [one for one in packed if any(mark in one for mark in self._marks)]
         for whole in packed or (line,):

@@ -20,7 +20,7 @@ _SOURCE = (
     rb"|\[\d{1,7},\d{1,7}\]<std(?:out|err)>:? ?"
     rb"|\[pod/[^\]\s]{1,250}\] ?"
     rb"|\([^()\s]{1,80}(?: \w{1,40})? pid=\d{1,10}(?:, ip=[^)\s]{1,45})?\) "
-    rb"| {0,6}\d{1,7}: "
+    rb"| {0,6}\d{1,7}: (?!(?:-?nan|[\d.]{1,20}), )"  # Darknet prints its steps and losses so
     rb"|\d{1,3}(?:\.\d{1,3}){3}: "
     rb"|(?!(?i:step|iter|epoch|loss|train|eval|val|batch))(?=[A-Za-z][A-Za-z_.-]{0,60}\d)[\w.-]{2,120}: )"
 )

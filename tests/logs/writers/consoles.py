@@ -19,7 +19,9 @@ PaddlePaddle/PaddleOCR, tools/program.py; PaddlePaddle/PaddleClas, ppcls/engine/
 last step of a hundred), tutorials/image/cifar10; tensorflow/tensorflow, python/training/basic_session_run_hooks.py;
 keras-team/keras, src/utils/progbar.py; flairNLP/flair, flair/trainers/trainer.py; facebookresearch/DiT, train.py (saves are in the
 next line); facebookresearch/dlrm, dlrm_s_pytorch.py; HRNet/HRNet-Semantic-Segmentation, lib/core/function.py; open-mmlab/mmcv 1.x,
-runner/hooks/logger/text.py; open-mmlab/mmengine, runner/log_processor.py (`window_size` is 10, whatever the interval of lines).
+runner/hooks/logger/text.py; open-mmlab/mmengine, runner/log_processor.py (`window_size` is 10, whatever the interval of lines);
+AlexeyAB/darknet; deepmodeling/deepmd-kit 3, deepmd/loggers/training.py; apache/mxnet, python/mxnet/callback.py (every so many
+batches from 0 on); wenet-e2e/wenet, utils/executor.py (likewise); lightly-ai/lightly-train.
 """
 
 import dataclasses
@@ -250,6 +252,31 @@ TEMPLATES: dict[str, Template] = {
         line="{at:%Y/%m/%d %H:%M:%S} - mmengine - INFO - Epoch(train)  [{e}][{i:4d}/{length}]  lr: 2.0000e-02  eta: 10:00:00  "
         "time: {sliding:.4f}  data_time: 0.0010  memory: 3375  loss: 0.4390",
         length=600,
+    ),
+    "Darknet": Template(
+        line=" {n}: 469.803864, 848.945251 avg loss, 0.001000 rate, {own:.6f} seconds, 61248 images, 2.262981 hours left",
+        save="Saving weights to /backup/yolo_last.weights",
+    ),
+    "DeePMD-kit": Template(
+        line="[" + _AT_MS + "] DEEPMD INFO    batch {n:7d}: total wall time = {passed:.2f} s, eta = 1:02:03",
+        save="[" + _AT_MS + "] DEEPMD INFO    Saved model to model.ckpt-{n}.pt",
+    ),
+    "MXNet": Template(
+        line=_AT_MS
+        + " Epoch[{e0}] Batch [{i0}]\tSpeed: 7.51 samples/sec\tTrain-RPNAcc=0.981607,\tRPNLogLoss=0.055847,",
+        length=600,
+        first=1,
+    ),
+    "WeNet": Template(
+        line=_AT_MS
+        + " DEBUG TRAIN Batch {e0}/{i0} loss 12.646465 loss_att 10.921429 loss_ctc 16.671551 lr 0.00032621 rank 0",
+        length=600,
+        first=1,
+    ),
+    "LightlyTrain": Template(
+        line="["
+        + _AT_MS
+        + "][INFO] Train Step {n}/{total} | Train Loss: 32.8633 | Time Spent [Dataload: 64.5%, Forward: 16.2%]",
     ),
 }
 

@@ -71,7 +71,7 @@ CASES: dict[str, Case] = {
         [0.571, 0.580, 0.602],
     ),
     "hrnet": (
-        "HRNet and what follows it",
+        "HRNet, The Sound of Pixels and what follows these",
         [
             f"Epoch: [3/9] Iter:[{n}/200], Time: {s}, lr: [0.018], Loss: 1.594388, Acc:0.64, Semantic loss: 1.1"
             for n, s in ((0, "5.02"), (60, "0.50"), (120, "0.45"), (180, "0.43"))
@@ -407,6 +407,90 @@ CASES: dict[str, Case] = {
         ],
         [13, 14],
         [100.0, 100.0],
+    ),
+    "The Sound of Pixels": (
+        "HRNet, The Sound of Pixels and what follows these",
+        [
+            f"Epoch: [17][{n}/588], Time: {s}, Data: 0.09, lr_sound: 0.001, lr_frame: 0.0001, loss: 0.6075"
+            for n, s in ((0, "5.02"), (60, "0.50"), (120, "0.45"), (180, "0.43"))
+        ],
+        [9997, 10057, 10117, 10177],
+        [5.02, 0.4247, 0.3992, 0.39],
+    ),
+    "Darknet": (
+        "Darknet",
+        [
+            f" {n}: {loss}, 848.945251 avg loss, 0.000000 rate, {s} seconds, {64 * n} images, 2.2 hours left\nLoaded: 0.0 seconds"
+            for n, loss, s in ((99, "469.803864", 20.457852), (100, "-nan", 20.684246), (101, "1.5", 2.5))
+        ],
+        [99, 100, 101],
+        [20.457852, 20.684246, 2.5],
+    ),
+    "DeePMD-kit 2": (
+        "DeePMD-kit",
+        [
+            f"DEEPMD INFO    batch {n:7d} training time {s:.2f} s, testing time 0.00 s"
+            for n, s in ((200, 20.0), (400, 15.41), (600, 15.6))
+        ],
+        [400, 600],
+        [0.07705, 0.078],
+    ),
+    "DeePMD-kit 3": (
+        "DeePMD-kit",
+        [
+            f"[2024-07-05 10:59:59,135] DEEPMD INFO    batch   {n}: val: rmse = 2.10e+01, rmse_f = 7.22e-01\n"
+            f"[2024-07-05 10:59:59,135] DEEPMD INFO    batch   {n}: total wall time = {s} s, eta = 1:02:03"
+            for n, s in ((20000, 867.78), (22000, 948.59))
+        ],
+        [22000],
+        [0.474295],
+    ),
+    "MXNet": (
+        "MXNet",
+        [
+            f"2018-10-22 21:{t} Epoch[{epoch}] Batch [{n}]\tSpeed: 7.51 samples/sec\tTrain-RPNAcc=0.981607,"
+            for epoch, n, t in (
+                (0, 100, "42:56,500"),
+                (0, 200, "43:50,000"),
+                (1, 100, "45:50,000"),
+                (1, 200, "46:45,000"),
+            )
+        ],
+        [200, 300, 400],
+        [0.535, 1.2, 0.55],
+    ),
+    "WeNet": (
+        "WeNet",
+        [
+            f"2023-01-30 18:{t},000 DEBUG TRAIN Batch 4/{n} loss 12.6 loss_att 10.9 loss_ctc 16.7 lr 0.00032621 rank {rank}"
+            for n, t, rank in (
+                (100, "47:07", 0),
+                (100, "47:16", 1),
+                (200, "49:19", 10),
+                (200, "49:20", 0),
+                (300, "51:20", 0),
+            )
+        ],
+        [200, 300],
+        [1.33, 1.2],
+    ),
+    "LightlyTrain": (
+        "LightlyTrain",
+        [
+            f"[2026-02-06 11:55:{s}][INFO] Train Step {n}/10 | Train Loss: 32.8633 | Time Spent [Dataload: 64.5%, Forward: 16.2%]"
+            for n, s in ((1, "27,760"), (2, "30,860"), (3, "50,860"))
+        ],
+        [2, 3],
+        [3.1, 20.0],
+    ),
+    "behind what a launcher prints": (
+        "a training loop with tqdm",
+        [
+            f"[08:03:{10 * n - 310}] [STDERR] steps:  38%|███▊      | {n}/96 [13:{10 * n - 310}<21:55,  1.00it/s, avr_loss=0.0796]"
+            for n in (32, 33, 34, 35)
+        ],
+        [33, 34, 35],
+        [10.0, 10.0, 10.0],
     ),
     "LLaMA-Factory": (
         "JSON Lines",

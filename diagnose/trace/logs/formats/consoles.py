@@ -22,7 +22,10 @@ src/utils/progbar.py; flairNLP/flair, flair/trainers/plugins; facebookresearch/D
 dlrm_s_pytorch.py; Megvii-BaseDetection/YOLOX, yolox/core/trainer.py; PaddlePaddle/PaddleOCR, tools/ program.py;
 NVIDIA-NeMo/Automodel, recipes; k2-fsa/icefall, egs/*/ASR/*/train.py, and k2-fsa/snowfall; espnet/espnet, espnet2/train/reporter.py;
 NifTK/NiftyNet, niftynet/engine/handler_console.py; MIC-DKFZ/nnUNet, nnunetv2/training/nnUNetTrainer/nnUNetTrainer.py;
-HRNet/HRNet-Semantic-Segmentation, lib/core/function.py, which PIDNet and DDRNet share.
+HRNet/HRNet-Semantic-Segmentation, lib/core/function.py, which PIDNet and DDRNet share; hangzhaomit/Sound-of-Pixels, main.py;
+pjreddie/darknet, examples/detector.c, and AlexeyAB/darknet; deepmodeling/deepmd-kit, deepmd/loggers/training.py; apache/mxnet,
+python/mxnet/callback.py (`Speedometer`); wenet-e2e/wenet, wenet/utils/executor.py;
+lightly-ai/lightly-train, the task's train loop.
 """
 
 import dataclasses
@@ -646,13 +649,13 @@ CONSOLES = (
     ),
     Console(
         name="hrnet",
-        title="HRNet and what follows it",
+        title="HRNet, The Sound of Pixels and what follows these",
         first_epoch=0,
         reads="Time, a mean since the epoch began, taken apart",
         example="Epoch: [352/520] Iter:[10/495], Time: 0.66, ..",
         is_mean=True,
-        marks=(b"] Iter:",),
-        step=rb"Epoch: \[(?P<epoch>\d{1,9})/\d{1,9}\] Iter: {0,2}\["
+        marks=(b"], Time: ",),
+        step=rb"Epoch: \[(?P<epoch>\d{1,9})(?:/\d{1,9}\] Iter: {0,2})?\]?\["
         + _STEP
         + rb"/(?P<length>\d{1,12})\], Time: "
         + _is("lap_s")
@@ -819,6 +822,60 @@ CONSOLES = (
         + rb"/(?P<length>\d{1,12}) of epoch (?P<epoch>\d{1,9}), "
         + _is("ms")
         + rb" ms/it",
+    ),
+    Console(
+        name="darknet",
+        title="Darknet",
+        reads="seconds of each iteration",
+        example=" N: 0.660188, 0.689227 avg loss, 0.000839 rate, .. seconds, 61248 images",
+        marks=(b" avg loss, ",),
+        step=rb"(?:^|\s)"
+        + _STEP
+        + rb": [^,\s]{1,30}, [^,\s]{1,30} avg loss, [^,\s]{1,30} rate, "
+        + _is("s")
+        + rb" seconds, ",
+        events=(Event(mark=b"Saving weights to ", kind="save"),),
+    ),
+    Console(
+        name="deepmd",
+        title="DeePMD-kit",
+        reads="training time since the line before",
+        example="DEEPMD INFO    batch    N training time .. s, testing time 0.00 s",
+        is_mean=True,
+        marks=(b" training time ", b"total wall time = "),
+        step=rb"\b[Bb]atch {1,12}" + _STEP + rb"(?: training time |: total wall time = )" + _is("since_s") + rb" s\b",
+    ),
+    # The rate is of samples, and nothing says how many a batch has: stamps of the lines tell seconds.
+    Console(
+        name="mxnet",
+        title="MXNet",
+        first_epoch=0,
+        reads="stamps of the lines",
+        example="2018-10-22 21:42:56,366 Epoch[0] Batch [26500]\tSpeed: 7.51 samples/sec ..",
+        is_mean=True,
+        marks=(b" samples/sec",),
+        step=rb"\bEpoch\[(?P<epoch>\d{1,9})\] Batch \[(?:\d{1,12}-)?" + _STEP + rb"\]\s{1,8}Speed: ",
+    ),
+    Console(
+        name="wenet",
+        title="WeNet",
+        first_epoch=0,
+        reads="stamps of the lines",
+        example="2023-01-30 18:47:07,107 DEBUG TRAIN Batch 4/203700 loss .. lr .. rank 0",
+        is_mean=True,
+        marks=(b" TRAIN ",),
+        step=rb"\bDEBUG TRAIN (?:\| steps/sec [\d.]{1,20}\| )?Batch (?P<epoch>\d{1,9})/"
+        + _STEP
+        + rb" loss (?:[^\n]{1,400}? rank 0(?!\d)|(?![^\n]{0,400} rank ))",
+    ),
+    Console(
+        name="lightly-train",
+        title="LightlyTrain",
+        reads="stamps of the lines",
+        example="[2026-02-06 11:55:27,760][INFO] Train Step 1/10 | Train Loss: .. | Time Spent [Dataload: 64.5%, ..]",
+        is_mean=True,
+        marks=(b"Train Step ",),
+        step=rb"\bTrain Step " + _STEP + rb"/" + _TOTAL + rb" \| ",
     ),
 )
 FORMATS = tuple(_make_format(console) for console in CONSOLES)

@@ -36,10 +36,11 @@ _BAR = re.compile(
     rb"(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)(?:<[\d:?]{1,12})?, {0,8}"
     rb"(?:(\d{1,9}\.\d\d)(?:(s)/" + _UNITS + rb"|" + _UNITS + rb"/s)|\?" + _UNITS + rb"/s)"
 )
-#: A whole line with one bar of tqdm: a name of one word and a number at most; no other count, dict or `Saving` is in it.
+#: A whole line with one bar of tqdm: a name of one word and a number, or torchtune's, at most; no other count, dict or `Saving`.
 _ROW = (
-    rb"((?!Data)[A-Za-z]{0,20}(?: \d{1,6})?):? {0,4}\d{1,3}%\|[^|/S\n]{0,400}\| (\d{1,9})/(\d{1,9}) "
-    rb"\[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<[\d:?]{1,12}, {0,8}(\d{1,9}\.\d\d)(?:(s)/it|it/s)((?:, [^\[\]{:S\n]{0,300})?\]) {0,200}"
+    rb"((?!Data)[A-Za-z]{0,20}(?: \d{1,6})?|\d{1,6}\|\d{1,12}\|Loss: [^\s:]{1,30}):? {0,4}\d{1,3}%\|[^|/S\n]{0,400}\| "
+    rb"(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<[\d:?]{1,12}, {0,8}(\d{1,9}\.\d\d)(?:(s)/it|it/s)"
+    rb"((?:, [^\[\]{:S\n]{0,300})?\]) {0,200}"
 )
 _RICH = re.compile(rb"(\d{1,9})/(\d{1,9}) (\d{1,4}):(\d\d):(\d\d) \S{1,3} (?:\d{1,4}:\d\d:\d\d|-:--:--) ")
 #: The bar of the Trainer in a notebook, pasted: ` [ 23/2080 10:12 < 16:40:10, 0.03 it/s, Epoch 0.00/1]`.
@@ -48,6 +49,8 @@ _NOTEBOOK = re.compile(
 )
 #: What stands between the name of a bar and its count.
 _DRAWN = re.compile(rb":? {0,8}\d{1,3}%(?:\|[^|]{0,400}\|)? ?$")
+#: What a launcher puts in front: `[08:03:35] [STDERR] `.
+_FRONT = re.compile(rb"^\s*(?:\[[\w:., -]{1,60}\] {1,4}){1,4}(?=[A-Za-z])")
 _TORCHTUNE = re.compile(rb"(?:^|\s)(\d{1,6})\|(\d{1,12})\|Loss: [^\s:]{1,30}$")
 _EPOCH = re.compile(rb"\b[Ee]poch[ #:\[]{0,3}(\d{1,6})\b")
 #: YOLO's name of a bar: epoch, memory, losses, size of images.
@@ -113,14 +116,20 @@ class _Series:
         self.base.append(base)
         self.longest_s = max(self.longest_s, elapsed_s)
 
-    def add_all(self, count: Ints, elapsed_s: Seconds, rate: Seconds, is_inverse: Bools, order: int) -> None:
-        """Add bars with the name of the one before them, numbered from `order` on."""
+    def add_all(
+        self, count: Ints, elapsed_s: Seconds, rate: Seconds, is_inverse: Bools, base: Ints, order: int
+    ) -> None:
+        """Add bars with the number of the one before them, in the file numbered from `order` on."""
         n = len(count)
         is_same = np.diff(count, prepend=self.count[-1]) == 0
         if np.any(is_same & (np.diff(elapsed_s, prepend=self.elapsed_s[-1]) < 0)):
             for i, shown in enumerate(zip(elapsed_s.tolist(), rate.tolist(), is_inverse.tolist(), strict=True)):
-                self.add(int(count[i]), shown, (self.number[-1], -1), order + i)
+                self.add(int(count[i]), shown, (self.number[-1], int(base[i])), order + i)
             return
+        # The name is painted after the count.
+        begins = np.flatnonzero(np.r_[True, ~is_same])
+        most = np.maximum.reduceat(np.r_[self.base[-1], base], begins)
+        self.base[-1] = int(most[0])
         for values, told in (
             (self.count, count),
             (self.order, order + np.arange(n)),
@@ -128,9 +137,9 @@ class _Series:
             (self.rate, rate),
             (self.is_inverse, is_inverse),
             (self.number, np.full(n, self.number[-1])),
-            (self.base, np.full(n, -1)),
         ):
             values.frombytes(told[~is_same].astype(values.typecode).tobytes())
+        self.base.frombytes(most[1:].astype(self.base.typecode).tobytes())
         self.longest_s = max(self.longest_s, float(elapsed_s[~is_same].max(initial=0.0)))
 
     def drop_others(self) -> None:
@@ -217,22 +226,30 @@ class _Reader:
             end = said.end()
 
     def take_rows(self, rows: list[tuple[bytes, ...]]) -> bool:
-        """Take the groups of lines with one bar each, of one name and total."""
+        """Take the groups of lines with one bar each, of one name and total; torchtune names its bars by their steps."""
         names, counts, totals, h, m, s, values, inverse, ends = zip(*rows, strict=True)
-        if len(set(names)) > 1 or len(set(totals)) > 1:
+        steps = [name.split(b"|") for name in names] if b"|" in names[0] else []
+        if len(set(totals)) > 1 or (len(set(names)) > 1 and any(len(parts) < 3 for parts in steps or [names])):
             return False
         count = np.array(list(map(int, counts)))
-        elapsed_s = np.array([3600.0 * int(a or 0) + 60.0 * int(b) + int(c) for a, b, c in zip(h, m, s, strict=True)])
-        value, is_inverse = np.array(list(map(float, values))), np.array(list(map(bool, inverse)))
+        elapsed_s = 60.0 * np.array(list(map(int, m))) + np.array(list(map(int, s)))
+        if any(h):
+            elapsed_s += 3600.0 * np.array([int(hours or 0) for hours in h])
+        value, is_inverse = np.array(list(map(float, values))), np.array(inverse) != b""
         with np.errstate(divide="ignore"):
             rate = np.where(is_inverse, np.where(value > 0, 1.0 / value, np.nan), value)
-        self.words["Lightning"] += sum(b"v_num=" in end[:200] for end in ends)
+        base = np.full(len(rows), -1)
+        if steps:
+            base = np.maximum(np.array([int(parts[1]) for parts in steps]) - count, -1)
+        if any(ends):
+            self.words["Lightning"] += sum([b"v_num=" in end[:200] for end in ends])
         shown = float(elapsed_s[0]), float(rate[0])
         series = self._add(names[0], int(count[0]), int(totals[0]), *shown, is_inverse=bool(is_inverse[0]))
         last = min(len(rows), 1 + max(MAX_STEPS - self.n_bars, 0))
         if series is not None and last > 1:
-            series.add_all(count[1:last], elapsed_s[1:last], rate[1:last], is_inverse[1:last], self.n_bars + 1)
-            self.log.seen = int(count[last - 1])
+            many = slice(1, last)
+            series.add_all(count[many], elapsed_s[many], rate[many], is_inverse[many], base[many], self.n_bars + 1)
+            self.log.seen = max(int(base[last - 1]), 0) + int(count[last - 1])
         self.n_bars += len(rows) - 1
         return True
 
@@ -250,7 +267,7 @@ class _Reader:
         """Add a bar to its series; None where it has none."""
         self.n_bars += 1
         drawn = _DRAWN.search(before)
-        name = before[: drawn.start() if drawn else None].strip(b" :")
+        name = _FRONT.sub(b"", before[: drawn.start() if drawn else None]).strip(b" :")
         number = base = -1
         if said := _TORCHTUNE.search(name):
             self.words["torchtune"] += 1
