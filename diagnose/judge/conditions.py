@@ -5,6 +5,7 @@ Enters: rules and features. Leaves: the conditions, checked.
 
 import math
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from diagnose.judge.check import find_deciding
 from diagnose.judge.rule import Condition, Group, Judgement, write_sentence
@@ -30,15 +31,18 @@ def list_details(judgements: Iterable[Judgement], features: Features) -> Details
 
 def check_conditions(group: Group, features: Features) -> CheckedGroup:
     """Say of every condition of a rule whether it holds, and whether the rule turns on it."""
-    deciding = set(find_deciding(group, features))
+    return _check_group(group, features, frozenset(find_deciding(group, features)))
 
-    def check(part: Condition | Group) -> Checked | CheckedGroup:
-        return _check(part, features, deciding=part in deciding) if isinstance(part, Condition) else check_group(part)
 
-    def check_group(part: Group) -> CheckedGroup:
-        return CheckedGroup(part.kind, part.holds(features), tuple(map(check, part.parts)))
-
-    return check_group(group)
+def _check_group(group: Group, features: Features, deciding: AbstractSet[Condition]) -> CheckedGroup:
+    """Say of every condition of a group whether it holds."""
+    parts = (
+        _check(part, features, deciding=part in deciding)
+        if isinstance(part, Condition)
+        else _check_group(part, features, deciding)
+        for part in group.parts
+    )
+    return CheckedGroup(group.kind, group.holds(features), tuple(parts))
 
 
 def _check(condition: Condition, features: Features, *, deciding: bool) -> Checked:

@@ -104,6 +104,8 @@ class Episode(Struct, frozen=True, kw_only=True):
         Part of the step time that comes back when it is mended: in the last window with it, and at most.
     confidence : float
         Of the last window that had it.
+    or_else : tuple of str
+        What it is if it is not that: causes that explain the same seconds nearly as well, and share the confidence.
     beside : tuple of str
         Causes that windows also name while it lasts, in what may be the same seconds: they have no episode of their own.
     """
@@ -124,6 +126,7 @@ class Episode(Struct, frozen=True, kw_only=True):
     gain: float
     peak_gain: float
     confidence: float
+    or_else: tuple[CauseId, ...] = ()
     beside: tuple[CauseId, ...] = ()
 
 

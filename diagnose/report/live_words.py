@@ -136,13 +136,15 @@ def describe_event(event: EpisodeEvent, episode: Episode) -> str:
 
 
 def describe_what(episode: Episode) -> str:
-    """Say what an episode is, and where, and what else windows name in its time."""
-    return words.at_place(prose(episode.title) or name(episode.cause), episode.where) + describe_beside(episode)
+    """Say what an episode is, and where, what else it may be, and what else windows name in its time."""
+    return words.at_place(prose(episode.title) or name(episode.cause), episode.where) + describe_others(episode)
 
 
-def describe_beside(episode: Episode) -> str:
-    """Say which other causes windows name while an episode lasts; empty where there are none."""
-    return f" (also named: {', '.join(map(name, episode.beside))})" if episode.beside else ""
+def describe_others(episode: Episode) -> str:
+    """Say what else an episode may be, and which other causes windows name while it lasts; empty where there are none."""
+    rivals = ["something else" if cause == "unknown" else name(cause) for cause in episode.or_else]
+    beside = f" (also named: {', '.join(map(name, episode.beside))})" if episode.beside else ""
+    return "".join(f" or {rival}" for rival in rivals) + beside
 
 
 def describe_steps(episode: Episode) -> str:

@@ -24,7 +24,7 @@ from diagnose.model.optype import NAMES, Op
 from diagnose.model.trace import Ints
 from diagnose.trace.arrow_arrays import read_numbers
 from diagnose.trace.list_column import UNREADABLE
-from diagnose.trace.parquet import JOB_KEY, STRINGS
+from diagnose.trace.parquet import JOB_KEY, list_leaves, strings_in
 from diagnose.trace.rank_files import RECORDER_KEY
 
 #: Before the first step of a job.
@@ -187,6 +187,11 @@ class GrowingTrace:
         parts = [part for part in parts if len(part)]
         return TraceRows(pa.concat_tables(parts).replace_schema_metadata(self._metadata)) if parts else None
 
+    def read_again(self, first: int, last: int) -> "TraceRows | None":
+        """Read the rows of some steps that were taken once more; None where there are none. Nothing of it stays in memory."""
+        again = GrowingTrace(self.path, first - 1)
+        return again.rows_through(last) if again.look() else None
+
     def drop_through(self, step: int) -> None:
         """Take the rows up to a step: they are not given again."""
         self.read_through(step)
@@ -218,9 +223,10 @@ class GrowingTrace:
             return False
         last = _last_of_group(self._footer, group, _step_column(self._footer))
         if last is None or last > self.mark:
-            strings = [name for name in STRINGS if name in self._footer.schema.to_arrow_schema().names]
             try:
-                with pq.ParquetFile(self.path, read_dictionary=strings, page_checksum_verification=False) as file:
+                with pq.ParquetFile(
+                    self.path, read_dictionary=strings_in(self._footer), page_checksum_verification=False
+                ) as file:
                     if file.metadata.num_rows != self._footer.num_rows:
                         self.is_outdated = True
                         return False
@@ -271,8 +277,7 @@ def _stamp_of(found: os.stat_result) -> tuple[int, int, int]:
 
 def _step_column(footer: Any) -> int:
     """Find the column of steps."""
-    names = footer.schema.names
-    return int(names.index("step"))
+    return list_leaves(footer).index("step")
 
 
 def _last_of_group(footer: Any, group: int, column: int) -> int | None:

@@ -85,8 +85,9 @@ def read_parquet(source: str | Path | BinaryIO, *, name: str, steps: Ints | None
         if isinstance(source, (str, Path)):
             source = _open(Path(source))
         footer = pq.read_metadata(source)
-        strings = [column for column in STRINGS if column in footer.schema.to_arrow_schema().names]
-        with pq.ParquetFile(source, metadata=footer, read_dictionary=strings, page_checksum_verification=False) as file:
+        with pq.ParquetFile(
+            source, metadata=footer, read_dictionary=strings_in(footer), page_checksum_verification=False
+        ) as file:
             schema = file.schema_arrow
             _check_schema(file, name)
             columns = [c for c in (*REQUIRED, *OPTIONAL, EXPERT_TOKENS) if c in schema.names]
@@ -134,6 +135,22 @@ def _read_table(
     del parts, batch
     pa.default_memory_pool().release_unused()
     return table, np.concatenate(numbers)
+
+
+def list_leaves(footer: Any) -> list[str]:
+    """List the columns of a file by their place; what is nested has dots in its name.
+
+    `footer.schema` says the same, and then holds the footer in a circle, until somebody looks for garbage.
+    """
+    if not footer.num_row_groups:
+        return list(footer.schema.names)
+    group = footer.row_group(0)
+    return [group.column(i).path_in_schema for i in range(group.num_columns)]
+
+
+def strings_in(footer: Any) -> list[str]:
+    """List the columns of a file that are read as dictionaries."""
+    return [name for name in list_leaves(footer) if name in STRINGS]
 
 
 def _open(path: Path) -> Any:

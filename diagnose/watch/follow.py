@@ -14,7 +14,17 @@ from msgspec.structs import replace
 
 from diagnose.model.live import Episode, Window
 from diagnose.watch.episodes import Course, Episodes, Found, add_level
-from diagnose.watch.same import RENAMED_RATIO, RISEN_SHARE, UNKNOWN, counts, has_risen, may_share, take_same
+from diagnose.watch.same import (
+    RENAMED_RATIO,
+    RISEN_SHARE,
+    UNKNOWN,
+    counts,
+    has_no_name,
+    has_risen,
+    list_rivals,
+    may_share,
+    take_same,
+)
 from diagnose.watch.suspect import suspect
 
 #: Windows without it before it is over, and how many times the longest gap that there was.
@@ -57,7 +67,8 @@ def follow_episodes(
     """
     told_s = window.seen_s + window.took_s
     left = list(found)
-    same = [take_same(left, course.episode.cause, course.episode.where, course.episode.gain) for course in before.open]
+    most = _most_lost(window, usual_s)
+    same = [_take(left, course, most) for course in before.open]
     courses: list[Course] = []
     for course, here in zip(before.open, same, strict=True):
         if here is not None:
@@ -80,6 +91,19 @@ def follow_episodes(
     )
 
 
+def _take(left: list[Found], course: Course, most: float) -> Found | None:
+    """Take what an episode is in a window out of what was found there."""
+    old = course.episode
+    return take_same(left, old.cause, old.where, min(old.gain, most), old.or_else)
+
+
+def _most_lost(window: Window, usual_s: float | None) -> float:
+    """Say which part of a step time a window may lose at most: what its steps are longer by than usual, where they are."""
+    if usual_s is None or window.step_s is None or not has_risen(window, usual_s):
+        return 1.0
+    return 1.0 - usual_s / window.step_s
+
+
 def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course:
     """Go on with an episode that a window has."""
     old = course.episode
@@ -96,7 +120,8 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
         last_step=window.last_step,
         gain=here.lasting_gain,
         peak_gain=max(old.peak_gain, here.lasting_gain),
-        confidence=here.cause.confidence,
+        confidence=named.confidence,
+        or_else=list_rivals(named),
     )
     return replace(
         course,
@@ -140,8 +165,11 @@ def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> C
     if heir is None:
         return replace(course, episode=replace(course.episode, recovered_step=gone_step, recovered_s=told_s))
     left.remove(heir)
-    named = replace(course.episode, cause=heir.cause.cause, title=heir.cause.title, where=heir.cause.where)
-    return _go_on(replace(course, episode=named, n_gone=0), heir, window, told_s)
+    course = replace(course, n_gone=0)
+    if not has_no_name(heir):  # else the name that it had says more
+        named = replace(course.episode, cause=heir.cause.cause, title=heir.cause.title, where=heir.cause.where)
+        course = replace(course, episode=named)
+    return _go_on(course, heir, window, told_s)
 
 
 def _is_heir(course: Course, found: Found) -> bool:

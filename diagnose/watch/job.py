@@ -6,6 +6,7 @@ Enters: a source, and what was kept of the job. Leaves: events, the job as it is
 import hashlib
 import itertools
 import statistics
+from collections.abc import Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,8 +17,9 @@ from diagnose.model.request import Request
 from diagnose.report.live_words import moment
 from diagnose.watch.compare import compare, is_slower
 from diagnose.watch.course import Curve
-from diagnose.watch.episodes import Episodes
+from diagnose.watch.episodes import Episodes, Found
 from diagnose.watch.follow import follow_episodes
+from diagnose.watch.look_again import look_again
 from diagnose.watch.pace import Paces
 from diagnose.watch.source import Delivery, Mark, Source
 from diagnose.watch.window import Diagnosed, diagnose_window
@@ -144,6 +146,7 @@ class JobWatch:
 
             at = replace(window, step_s=compared.step_s)
             episodes = follow_episodes(old.episodes, at, compared.found, checked, self._key, compared.usual_s)
+            episodes = look_again(episodes, state.windows, self._key, self._find_all)
             state = replace(state, paces=compared.paces, episodes=episodes)
         n_ranks = delivery.n_ranks or 0
         if window.silent and len(window.silent) >= BLIND_SHARE * n_ranks:
@@ -151,6 +154,13 @@ class JobWatch:
         return _enter(
             state, "running", now_s, f"{len(window.silent)} of {n_ranks} ranks silent" if window.silent else ""
         )
+
+    def _find_all(self, first: Window, last: Window) -> Sequence[Found]:
+        """Diagnose the steps of several windows together; nothing where they cannot be read again."""
+        delivery = self.source.deliver_again(first.first_step, last.last_step)
+        if delivery is None:
+            return ()
+        return diagnose_window(delivery, self._request, number=last.number, seen_s=last.seen_s).found
 
     # ---- No window ----
 

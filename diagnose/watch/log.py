@@ -67,6 +67,10 @@ class LogSource:
         self._position = delivery.mark.position
         self._delivery, self._restarts = None, False
 
+    def deliver_again(self, first: int, last: int) -> Delivery | None:  # noqa: ARG002 - those of steps do
+        """Give nothing: it is read once."""
+        return None
+
     def _collect(self) -> Delivery | None:
         """Read the new lines of the next window, and no more; None where all there are tell of too few steps."""
         with self._path.open("rb") as file:

@@ -96,6 +96,14 @@ class Paces(Struct, frozen=True, kw_only=True):
 
 def _excess(pace: float, usual: Sequence[float]) -> float:
     """Say which part of a pace is more than the usual one, 0 where it is within its spread."""
+    return max(1.0 - statistics.median(usual) / pace, 0.0) if pace > highest_usual(usual) else 0.0
+
+
+def highest_usual(usual: Sequence[float]) -> float:
+    """Say up to where a pace is no change: the median and its spread.
+
+    >>> highest_usual([1.0, 1.0, 1.2]), round(highest_usual([1.0, 1.1, 1.2]), 2)
+    (1.0, 1.69)
+    """
     middle = statistics.median(usual)
-    spread = MAD_TO_DEVIATION * statistics.median(abs(one - middle) for one in usual)
-    return max(1.0 - middle / pace, 0.0) if pace - middle > N_DEVIATIONS * spread else 0.0
+    return middle + N_DEVIATIONS * MAD_TO_DEVIATION * statistics.median(abs(one - middle) for one in usual)

@@ -3,6 +3,7 @@
 Enters: causes and places. Leaves: yes or no.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from diagnose.model.cause import KeptCause
@@ -24,7 +25,17 @@ UNKNOWN = "unknown"
 
 def counts(found: Found) -> bool:
     """Say whether a window counts for a cause."""
-    return found.gain >= COUNTED_GAIN and found.cause.confidence >= COUNTED_CONFIDENCE
+    return found.gain >= COUNTED_GAIN and be_sure(found.cause) >= COUNTED_CONFIDENCE
+
+
+def be_sure(cause: KeptCause) -> float:
+    """Say how sure it is that time is lost as a finding says, whichever of its names is right: they share its confidence."""
+    return cause.confidence + sum(other.confidence for other in cause.alternatives)
+
+
+def list_rivals(cause: KeptCause) -> tuple[str, ...]:
+    """List what a cause is if it is not that; itself in another place is none."""
+    return tuple(dict.fromkeys(other.cause for other in cause.alternatives if other.cause != cause.cause))
 
 
 def has_no_name(found: Found) -> bool:
@@ -47,17 +58,20 @@ def is_same(cause: str, where: Where, found: KeptCause) -> bool:
     return may_share(where, found.where)
 
 
-def take_same(left: list[Found], cause: str, where: Where, gain: float) -> Found | None:
-    """Take what is the same fault out of a list: the costliest where there are several, which are all taken."""
+def take_same(left: list[Found], cause: str, where: Where, gain: float, or_else: Collection[str] = ()) -> Found | None:
+    """Take what is the same fault out of a list: the costliest where there are several, which are all taken.
+
+    `or_else` are the causes that are as likely, as far as known.
+    """
     same = [one for one in left if is_same(cause, where, one.cause)]
     if not same:
-        same = [one for one in left if _is_renamed(cause, where, gain, one)]
+        same = [one for one in left if _is_renamed(cause, where, gain, one, or_else)]
     for one in same:
         left.remove(one)
     return max(same, key=lambda one: one.gain, default=None)
 
 
-def _is_renamed(cause: str, where: Where, gain: float, found: Found) -> bool:
+def _is_renamed(cause: str, where: Where, gain: float, found: Found, or_else: Collection[str]) -> bool:
     """Say whether these are the same seconds under another name: one that is as likely, or none, in the same place.
 
     What has neither name nor place takes the name of what costs as much.
@@ -66,7 +80,7 @@ def _is_renamed(cause: str, where: Where, gain: float, found: Found) -> bool:
     if cause == UNKNOWN and not spots:
         return counts(found) and RENAMED_RATIO * found.lasting_gain >= gain
     shares_place = not spots.isdisjoint(_spots(found.cause.where))
-    is_as_likely = any(other.cause == cause for other in found.cause.alternatives)
+    is_as_likely = found.cause.cause in or_else or any(other.cause == cause for other in found.cause.alternatives)
     return (is_as_likely and (shares_place or not spots)) or (shares_place and UNKNOWN in (cause, found.cause.cause))
 
 

@@ -66,6 +66,10 @@ class SessionSource:
         self._taken_s = now_s
         self._delivery = None
 
+    def deliver_again(self, first: int, last: int) -> Delivery | None:  # noqa: ARG002 - those of steps do
+        """Give nothing: it is read once."""
+        return None
+
     def _collect(self, now_s: float) -> Delivery | None:
         """Find the next session; None where it is not all there."""
         sessions = _part_sessions(self._path, list(self._files))

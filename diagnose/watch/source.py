@@ -77,6 +77,9 @@ class Source(Protocol):
     def take(self, delivery: Delivery, now_s: float) -> None:
         """Take what was delivered: it is in the store, and is not given again."""
 
+    def deliver_again(self, first: int, last: int) -> Delivery | None:
+        """Give the steps from one to another once more that were taken; None where its files are not read twice."""
+
     @property
     def has_ended(self) -> bool:
         """True where the job has said that it ended, and all of it was delivered."""

@@ -91,6 +91,23 @@ class StepSource:
         self._attempt = delivery.mark.attempt
         self._delivery, self._restarts = None, False
 
+    def deliver_again(self, first: int, last: int) -> Delivery | None:
+        """Give steps once more that were taken; None where their files are gone, or logs, which are read once."""
+        parts = [part for path, part in self._parts.items() if path not in self._old]
+        found: dict[Path, Rows] = {
+            part.path: rows for part in parts if (rows := part.read_again(first, last)) is not None
+        }
+        if not found:
+            return None
+        return Delivery(
+            n_rows=sum(map(len, found.values())),
+            silent=(),
+            n_ranks=None,
+            work=None,
+            lay_out=functools.partial(_lay_out, self._path, self._start, found),
+            mark=Mark(start=self._start, position=last),
+        )
+
     @property
     def has_ended(self) -> bool:
         """True where every rank has written its file for the last time, and all of it was taken."""

@@ -11,7 +11,19 @@ from msgspec.structs import replace
 
 from diagnose.model.live import Episode, Window
 from diagnose.watch.episodes import Course, Episodes, Found, Sighting, Suspicion, Told, add_level
-from diagnose.watch.same import RENAMED_RATIO, UNKNOWN, counts, has_no_name, has_risen, is_same, may_share, take_same
+from diagnose.watch.pace import highest_usual
+from diagnose.watch.same import (
+    RENAMED_RATIO,
+    UNKNOWN,
+    be_sure,
+    counts,
+    has_no_name,
+    has_risen,
+    is_same,
+    list_rivals,
+    may_share,
+    take_same,
+)
 
 #: So many such windows of the last so many open an episode, if one of them costs as much as this.
 N_COUNTED, OF_LAST = 2, 4
@@ -85,12 +97,17 @@ def _find_explaining(found: Found, began: int, lasting: Sequence[Course], window
         return None
     is_rest = has_no_name(found)  # beside something that has one
     for course in lasting:
-        level_s = max((step_s for number, step_s in course.levels if number < began), default=math.inf)
+        level_s = _highest([step_s for number, step_s in course.levels if number < began])
         is_why = RENAMED_RATIO * found.gain * window.step_s >= window.step_s - level_s
         may_be = course.n_gone or is_rest or may_share(course.episode.where, found.cause.where)
         if may_be and not (has_risen(window, level_s) and is_why):
             return course
     return None
+
+
+def _highest(levels_s: Sequence[float]) -> float:
+    """Say how long steps are with an episode, seconds: as in its longest window, or as its windows vary where that is more."""
+    return max(*levels_s, highest_usual(levels_s)) if levels_s else math.inf
 
 
 def _name_beside(course: Course, found: Found) -> Course:
@@ -103,7 +120,7 @@ def _name_beside(course: Course, found: Found) -> Course:
 
 def _opens(found: Found, sightings: Sequence[Sighting], rise: float) -> bool:
     """Say whether a cause costs enough, and surely or often enough, to be an episode; `rise` is all that steps are longer by."""
-    if found.gain >= SURE_GAIN and found.cause.confidence >= SURE_CONFIDENCE:
+    if found.gain >= SURE_GAIN and be_sure(found.cause) >= SURE_CONFIDENCE:
         return True
     return len(sightings) >= N_COUNTED and max(rise, *(one.gain for one in sightings)) >= OPENED_GAIN
 
@@ -128,6 +145,7 @@ def _open(found: Found, sightings: Sequence[Sighting], window: Window, told_s: f
         gain=found.lasting_gain,
         peak_gain=max(found.lasting_gain, *(one.gain for one in sightings)),
         confidence=cause.confidence,
+        or_else=list_rivals(cause),
     )
     return Course(
         episode=episode,

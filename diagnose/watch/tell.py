@@ -13,7 +13,7 @@ from diagnose.model.live import EpisodeEvent, LiveEvent
 from diagnose.model.pages import live_page_path
 from diagnose.model.plain import to_plain
 from diagnose.model.ticket import Finding, JobWithFinding, Ticket, iso
-from diagnose.report.live_words import describe_beside, describe_event
+from diagnose.report.live_words import describe_event, describe_others
 from diagnose.tickets.alertmanager import Alert, Alertmanager
 from diagnose.tickets.compose import summarize, write_title
 from diagnose.tickets.deliver import Sent, send_alerts, send_messages
@@ -136,7 +136,7 @@ def _make_news(
     finding = EpisodeFinding(
         fingerprint=episode.fingerprint,
         cause=episode.cause,
-        title=episode.title + describe_beside(episode),
+        title=episode.title + describe_others(episode),
         family=state.family,
         state="fixed" if event == "recovered" else "open",
         event="opened",

@@ -4,6 +4,7 @@ Enters: what the user names, and a store. Leaves: events, and jobs as they are n
 """
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -36,6 +37,9 @@ CLAIM = "watch "
 TELL_ALL_S = 6 * 3600.0
 #: A job of a folder that ended is shown for so long, and one of which nothing came is waited for for so long.
 SHOWN_S, MISSED_S = 86_400.0, 7 * 86_400.0
+#: Windows after which what libraries left in circles is freed, some 40 objects each: by itself a process of ours looks for it
+#: seldom (`diagnose.heap`).
+GARBAGE_WINDOWS = 64
 #: Looking may take this part of the time: where it takes longer, it is done less often.
 LOOK_SHARE = 0.005
 
@@ -83,6 +87,7 @@ class Watch:
         self._tell_all_s = 0.0
         self._complaint = ""
         self._round_s = 0.0
+        self._n_windows = 0
 
     def run(self) -> None:
         """Go round after round: until nothing is left to diagnose where that is asked for, else until somebody ends it."""
@@ -111,9 +116,13 @@ class Watch:
             found, had_window = self._advance(followed, now_s)
             events += found
             is_busy = is_busy or had_window
+            self._n_windows += had_window
             if followed.job.state.episodes != followed.told:
                 self._untold.add(followed.job.location)
                 followed.told = followed.job.state.episodes
+        if self._n_windows >= GARBAGE_WINDOWS:
+            self._n_windows = 0
+            gc.collect()
         self._tell(now_s)
         if self._views:
             jobs = self.jobs()

@@ -19,14 +19,20 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import generate, list_causes
+from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
+from diagnose.triage.store import Store
+from diagnose.triage.watched import list_watched, read_watched
+from diagnose.watch.job import JobState
 from tests.watch.recorded import RecordedJob
 
 WINDOW_STEPS = 20
@@ -39,7 +45,7 @@ TRIAL_STEPS = 240
 
 @dataclasses.dataclass
 class Case:
-    """One job, and what is true of it: windows of its fault's first step and first step without it."""
+    """One job, and what is true of it: windows of the first step that its fault lengthens, and of the first one after the last."""
 
     name: str
     fault: str
@@ -75,14 +81,23 @@ def draw_case(number: int, seed: int, n_windows: int, folder: Path) -> Case:
             onset, recovery = first * WINDOW_STEPS + within, last * WINDOW_STEPS + within if ends else None
             fault = dataclasses.replace(fault, onset=onset, recovery=recovery)
     trace = generate(spec, [fault] if fault else []).trace
+    slow = np.zeros(0, dtype=np.int64) if fault is None else list_slow(spec, fault)
+    ends = fault is not None and fault.recovery is not None
     return Case(
         spec.name,
         fault.full_kind if fault else "sound",
         gain,
-        None if fault is None or fault.onset is None else fault.onset // WINDOW_STEPS,
-        None if fault is None or fault.recovery is None else fault.recovery // WINDOW_STEPS,
+        int(slow[0]) // WINDOW_STEPS if len(slow) else None,
+        (int(slow[-1]) + 1) // WINDOW_STEPS if len(slow) and ends else None,
         RecordedJob(trace, folder / spec.name),
     )
+
+
+def list_slow(spec: JobSpec, fault: Fault) -> np.ndarray:
+    """List the steps that a fault lengthens by a hundredth and more: what comes seldom begins later than it could."""
+    sound = draw_inputs(spec)
+    without_s, with_s = (simulate(inputs).step_s for inputs in (sound, fault.apply(sound)))
+    return np.flatnonzero(with_s > 1.01 * without_s)
 
 
 def _draw_fault(cause: str, spec: JobSpec, rng: np.random.Generator) -> tuple[Fault | None, float]:
@@ -113,6 +128,8 @@ class Told:
     began: list[int] = dataclasses.field(default_factory=list)
     ended: dict[str, int] = dataclasses.field(default_factory=dict)
     n_grown: int = 0
+    #: What each episode is called at the end of the job.
+    causes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def take(self, event: dict[str, Any]) -> None:
         """Take a line."""
@@ -166,6 +183,7 @@ def watch(cases: list[Case], folder: Path, store: Path, per_flush: int) -> tuple
             for line in run.stdout:  # what was told of the last windows
                 event = json.loads(line)
                 told[event["name"]].take(event)
+    _read_causes(store, told)
     log.seek(0)
     n_timed = len(cases) * (n_windows // per_flush - 1) * per_flush
     return told, {
@@ -174,6 +192,15 @@ def watch(cases: list[Case], folder: Path, store: Path, per_flush: int) -> tuple
         "idle_share": idle,
         "complaints": log.read().splitlines(),
     }
+
+
+def _read_causes(store: Path, told: dict[str, Told]) -> None:
+    """Read what the episodes of each job are called by now."""
+    kept = Store(f"sqlite:///{store}")
+    for location in list_watched(kept):
+        state = msgspec.json.decode(read_watched(kept, location) or "{}", type=JobState)
+        told[state.name].causes = {episode.name: episode.cause for episode in state.episodes.list_all()}
+    kept.close()
 
 
 def _resident_kb(pid: int) -> int:
@@ -223,6 +250,7 @@ class Figures:
     n_missed: int = 0
     n_twice: int = 0
     n_named: int = 0
+    n_named_at_last: int = 0
     n_over: int = 0
     n_false: int = 0
     n_windows: int = 0
@@ -248,8 +276,12 @@ def judge(case: Case, told: Told, figures: Figures) -> str:
         if during:
             first = told.episodes[during[0]]
             figures.delays.append(told.began[during[0]] - onset)
-            figures.n_named += any(told.episodes[i]["cause"] == case.fault.partition("/")[0] for i in during)
+            cause = case.fault.partition("/")[0]
+            last = [told.causes.get(told.episodes[i]["name"], "") for i in during]
+            figures.n_named += told.episodes[during[0]]["cause"] == cause
+            figures.n_named_at_last += cause in last
             said += f"  told after {figures.delays[-1]} as {', '.join(told.episodes[i]['cause'] for i in during)}"
+            said += f", at last {', '.join(last)}"
             over = [told.ended[told.episodes[i]["name"]] for i in during if told.episodes[i]["name"] in told.ended]
             if case.recovery is not None:
                 is_over = len(over) == len(during)

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from diagnose.model.cause import KeptCause, When
+from diagnose.model.cause import Alternative, KeptCause, When
 from diagnose.model.live import Window
 from diagnose.model.place import Where, Worker
 from diagnose.report.live_words import describe_what
@@ -194,3 +194,55 @@ def test_a_small_cause_is_not_why_a_fault_grows():
     steps_s = [1.0] * 10 + [1.25 + 0.1 * n for n in range(10)]
     [course] = follow_steps(seen, steps_s, usual_s=1.0)[-1].open
     assert course.episode.beside == ("garbage-collection",)
+
+
+def or_else(one: Found, confidence: float, *others: tuple[str, float]) -> Found:
+    """Let a cause share its confidence with others."""
+    alternatives = tuple(Alternative(cause, shared, "") for cause, shared in others)
+    return replace(one, cause=replace(one.cause, confidence=confidence, alternatives=alternatives))
+
+
+def test_a_cause_counts_with_what_else_it_may_be():
+    """GIVEN 0.45 for one name and 0.44 for the other, THEN time is lost with 0.89, and is told by the first; 0.45 alone is not."""
+    seen = {n: [or_else(spread(n, "garbage-collection"), 0.45, ("unknown", 0.44))] for n in (10, 12)}
+    [course] = follow_steps(seen, [1.0] * 10 + [1.25, 1.0, 1.25], usual_s=1.0)[-1].open
+    assert (course.episode.cause, course.episode.confidence) == ("garbage-collection", 0.45)
+    assert describe_what(course.episode) == "garbage-collection, spread over the job or something else"
+    seen = {n: [or_else(spread(n, "garbage-collection"), 0.45)] for n in (10, 12)}
+    assert not follow_steps(seen, [1.0] * 10 + [1.25, 1.0, 1.25], usual_s=1.0)[-1].open
+
+
+def test_what_else_it_may_be_is_the_same_fault_and_takes_no_name_from_it():
+    """GIVEN a fault that is one thing or else another, THEN a window that says the other goes on with it under its first name."""
+    seen = {n: [or_else(spread(n, "allocator-stall"), 0.5, ("unknown", 0.49))] for n in (10, 11)}
+    seen |= {n: [spread(n, "unknown")] for n in range(12, 20)}
+    [course] = follow_steps(seen, [1.0] * 10 + [1.25] * 10, usual_s=1.0)[-1].open
+    assert (course.episode.cause, course.episode.confidence, course.n_gone) == ("allocator-stall", 0.5, 0)
+    # Without that it is missed for three windows, and then goes on under its name all the same.
+    seen |= {n: [spread(n, "allocator-stall")] for n in (10, 11)}
+    [course] = follow_steps(seen, [1.0] * 10 + [1.25] * 10, usual_s=1.0)[-1].open
+    assert course.episode.cause == "allocator-stall" and course.last_window >= 17
+
+
+def test_what_grows_unevenly_is_one_fault():
+    """GIVEN steps that get longer, by more or less from window to window, THEN a new name in the longest is said beside it."""
+    steps_s = [1.0] * 10 + [1.3, 1.6, 1.45, 1.7, 1.5, 1.75, 1.9, 1.65, 1.95, 2.0]
+    seen = {
+        n: [spread(n, "unknown"), *([spread(n, "garbage-collection", 0.12)] if n >= 18 else [])] for n in range(10, 20)
+    }
+    [course] = follow_steps(seen, steps_s, usual_s=1.0)[-1].open
+    assert course.episode.beside == ("garbage-collection",)
+    # Where steps took as long in each window, the same rise is a second fault.
+    assert len(follow_steps(seen, [1.0] * 10 + [1.7] * 8 + [2.0] * 2, usual_s=1.0)[-1].open) == 2
+
+
+def test_a_guess_of_few_steps_takes_a_name_by_what_all_steps_lose():
+    """GIVEN 22% by four steps of a window, and later 6% with a name in steps that are 9% longer, THEN they are one episode."""
+    few = replace(spread(10, "unknown", gain=0.05), lasting_gain=0.22)
+    seen = {
+        10: [few],
+        11: [replace(few, first_step=110)],
+        **{n: [spread(n, "expert-imbalance", 0.06)] for n in range(12, 16)},
+    }
+    [course] = follow_steps(seen, [1.0] * 10 + [1.05] + [1.09] * 5, usual_s=1.0)[-1].open
+    assert course.episode.cause == "expert-imbalance"

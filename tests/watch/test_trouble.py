@@ -1,5 +1,6 @@
 """What else may lie in a folder that is watched, and what may happen to a machine meanwhile."""
 
+import gc
 import os
 import time
 
@@ -121,4 +122,38 @@ def test_a_slow_job_that_was_caught_up_with_is_not_blind(tmp_path):
     assert watching.go()[0].state == "running"
     clock.at_s += window_s
     assert watching.go()[0].state == "blind"
+    watching.close()
+
+
+def test_windows_leave_nothing_of_ours_in_circles(tmp_path):
+    """What a window needed is freed with it: no feature, footer or function of ours waits until somebody looks for garbage."""
+    job = RecordedJob(make_trace(200, slow_worker(200, 100, None)), tmp_path / "job")
+    watching = Watching(tmp_path / "job", store=tmp_path / "s.db", clock=SimulatedClock())
+    job.write(int(job.steps[99]))
+    watching.go()
+    gc.collect()
+    gc.disable()
+    try:
+        job.write(int(job.steps[-1]))
+        assert len(watching.go()[0].windows) == 10
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = {f"{type(one).__module__}.{type(one).__name__} {getattr(one, '__module__', '')}" for one in gc.garbage}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    assert not [one for one in left if "pyarrow" in one or "diagnose" in one]
+    watching.close()
+
+
+def test_garbage_is_looked_for_now_and_then(tmp_path, monkeypatch):
+    """GIVEN a process that looks for garbage seldom, THEN the watch does it itself after so many windows."""
+    looked = []
+    monkeypatch.setattr("diagnose.watch.watch.GARBAGE_WINDOWS", 3)
+    monkeypatch.setattr("diagnose.watch.watch.gc.collect", lambda: looked.append(True))
+    job = RecordedJob(make_trace(140), tmp_path / "job")
+    watching = Watching(tmp_path / "job", store=tmp_path / "s.db", clock=SimulatedClock())
+    job.write(int(job.steps[-1]))
+    assert len(watching.go()[0].windows) == 7 and len(looked) == 2
     watching.close()
