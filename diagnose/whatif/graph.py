@@ -52,7 +52,11 @@ class Barrier:
 
     def opens(self, ends: Mapping[int, Seconds] | Seconds) -> Seconds:
         """Say when it opens for each lane; -inf where it does not hold. `ends` are those of the sources, by node."""
-        opened: Seconds = functools.reduce(np.maximum, [ends[source] for source in self.sources])
+        return self.opens_after([ends[source] for source in self.sources])
+
+    def opens_after(self, ends: Sequence[Seconds] | Seconds) -> Seconds:
+        """Say when it opens, by the ends of its sources in their order."""
+        opened: Seconds = functools.reduce(np.maximum, ends)
         if self.across_dp and self.groups is not None and opened.shape[1] > 1:
             latest = np.full((opened.shape[0], int(self.groups.max()) + 1), -np.inf)
             for rank, group in enumerate(self.groups.tolist()):
@@ -172,8 +176,8 @@ class Graph:
     barriers: dict[int, tuple[Barrier, ...]]
     finals: tuple[int, ...]
     openers: frozenset[int]
-    #: What `levels.levels_of` works out, once.
-    levels: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False)
+    #: What `levels.levels_of` works out, once; graphs that differ in lanes alone have it together.
+    levels: list[Any] = dataclasses.field(default_factory=list, repr=False)
 
     @property
     def n_nodes(self) -> int:
@@ -308,7 +312,7 @@ def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, 
     """
     together = {node: (*graph.barriers.get(node, ()), *barriers.get(node, ())) for node in {*graph.barriers, *barriers}}
     order = _sort_events(nodes, graph.moves, graph.sources, together)
-    return dataclasses.replace(graph, moves=graph.moves.take(order), barriers=together)
+    return dataclasses.replace(graph, moves=graph.moves.take(order), barriers=together, levels=[])
 
 
 def repeat_lanes(graph: Graph, n_times: int, shape: tuple[int, int]) -> Graph:

@@ -15,12 +15,12 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
-from diagnose.whatif.computes import Place, list_computes, place_of
+from diagnose.whatif.computes import Place, Places, find_computes, place_of, places_of
 from diagnose.whatif.graph import Graph, repeat_lanes
-from diagnose.whatif.levels import Changing, OfNodes, stack
+from diagnose.whatif.levels import Changing, OfNodes, at_a_time, stack
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.replay import group_walks, replay, side_by_side
 from diagnose.whatif.schedule import Rebuilt, rebuild
@@ -55,10 +55,8 @@ class Removal:
         self._job = TakenApart(observed, breakdown, n_stages=n_stages, between_s=between_s, tail_s=tail_s)
         self._parts = {part.name: part for part in find_parts(self._job, list_components())}
         self._stalls_of = {part.component.inside: name for name, part in self._parts.items()}
-        #: The computes of each block.
-        self._places = [
-            [(node, place_of(o.block.nodes, node, n_stages)) for node in list_computes(o.block.nodes)] for o in observed
-        ]
+        #: The computes of each block, so many as are looked at at a time.
+        self._places = [_split_computes(o, n_stages) for o in observed]
         #: Where anything stalls a compute.
         self._stalled: Bools = np.asarray(breakdown.stalls.inside_s.any(axis=(-2, -1)))
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
@@ -179,21 +177,20 @@ class Removal:
             eased = [(part, extent) for part, extent in gone if part.changes_work]
             waited = [(part, part.wait_s) for part in self._parts.values() if part.wait_s is not None]
             touched = bool(eased or waited or plan.work)
-            for node, place in self._places[i]:
-                if not touched and not self._stalled[place]:
-                    continue
-                own[node] = self._compute(own[node], place, steps, plan, eased, waited, in_graph=waits)
+            for computes, place in self._places[i]:
+                if touched or self._stalled[place].any():
+                    own[computes] = self._compute(own[computes], place, steps, plan, eased, waited, in_graph=waits)
         for part, extent in gone:
             part.ease_block(i, own, delay, at, extent)
         for scale in plan.scales:
-            for node in np.flatnonzero(np.isin(nodes.op, list(scale.ops))).tolist():
-                own[node] = own[node] * cut(scale.factor_of(int(nodes.stage[node])), steps)
+            for some in at_a_time(own, np.flatnonzero(np.isin(nodes.op, list(scale.ops)))):
+                own[some] = own[some] * cut(scale.factor_of(nodes.stage[some]), steps)
         return own, delay
 
     def _compute(
         self,
         own: Seconds,
-        place: Place,
+        place: Place | Places,
         steps: slice,
         plan: "_Plan",
         eased: Sequence[tuple[Part, Extent]],
@@ -201,13 +198,14 @@ class Removal:
         *,
         in_graph: WaitGraph | None,
     ) -> Seconds:
-        """Give one compute node's durations with some changes; stalls are seconds, the rest is factors.
+        """Give the durations of computes with some changes; stalls are seconds, the rest is factors.
 
         `eased` are the components among the changes that are factors, `waited` those of the job that are waits in computes.
-        What a compute waits for in the graph is no part of its duration.
+        What a compute waits for in the graph is no part of its duration. Of several computes `place` has arrays, and `own` the
+        shape (n_computes, n_steps, n_dp).
         """
         stalls, stage = self.breakdown.stalls, place[1] % self.n_stages
-        stalled = self._stalled[place]
+        stalled = self._stalled[place].any()
         stall = stalls.inside_s[(*place, steps)]
         waits = [(part, wait_s[(*place, steps)]) for part, wait_s in waited]
         work = own - stall if stalled else own
@@ -343,8 +341,8 @@ class _Plan:
         """Say whether a component goes on all workers."""
         return name in self.gone and self.gone[name].workers is None
 
-    def lanes(self, name: str, stage: int) -> Lanes:
-        """Say on which dp ranks of a stage a component goes."""
+    def lanes(self, name: str, stage: int | Ints) -> Lanes:
+        """Say on which dp ranks of a stage, or of several, a component goes."""
         return self.gone[name].lanes(stage) if name in self.gone else False
 
     def spent(self, n_steps: int) -> Seconds:
@@ -366,7 +364,17 @@ def _join_lanes(each: Sequence[OfNodes], shape: tuple[int, int]) -> OfNodes:
     return [np.concatenate([np.broadcast_to(a, shape) for a in of_node]) for of_node in zip(*each, strict=True)]
 
 
-def _pick(factor: Seconds, place: Place, steps: slice) -> Seconds:
-    """Take the factors of one compute, shape broadcastable to (n_steps, n_dp)."""
-    at = tuple(i if n > 1 else 0 for i, n in zip(place, factor.shape, strict=False))
+def _split_computes(o: Observed, n_stages: int) -> list[tuple[int | Ints, Place | Places]]:
+    """List the computes of a block, as many as are looked at at a time, with their places."""
+    nodes = o.block.nodes
+    return [
+        (some, place_of(nodes, some, n_stages) if isinstance(some, int) else places_of(nodes, some, n_stages))
+        for some in at_a_time(o.own, find_computes(nodes))
+    ]
+
+
+def _pick(factor: Seconds, place: Place | Places, steps: slice) -> Seconds:
+    """Take the factors of computes, shape broadcastable to (n_steps, n_dp), or (n_computes, n_steps, n_dp)."""
+    places: tuple[int | Ints, ...] = place
+    at = tuple(i if n > 1 else 0 for i, n in zip(places, factor.shape, strict=False))
     return cut(factor[at], steps)

@@ -11,8 +11,8 @@ import numpy as np
 
 from diagnose.model.components import NOTHING_SPECIAL, Breakdown, Traits
 from diagnose.model.stalls import Kinds, StallKind
-from diagnose.model.trace import Bools, Seconds
-from diagnose.whatif.computes import COMPUTES, Place, iterate_blocks, list_computes, place_of
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.whatif.computes import COMPUTES, Place, Places, iterate_blocks, list_computes, place_of
 from diagnose.whatif.levels import Changing
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.waits import WaitGraph
@@ -20,7 +20,7 @@ from diagnose.whatif.waits import WaitGraph
 #: A component whose seconds, even if all lay on the critical path, stay below this part of the time is not looked at.
 NEGLIGIBLE_SHARE = 1e-3
 
-#: On which dp ranks: on all, on none, or an array of shape (n_dp,).
+#: On which dp ranks: on all, on none, or an array of shape (1, n_dp), of several computes (n_computes, 1, n_dp).
 Lanes = Bools | bool
 #: Seconds of operations of one block by node, each of shape (n_steps, n_dp).
 ByNode = dict[int, Seconds]
@@ -46,9 +46,9 @@ class Extent:
             return Extent(None)
         return Extent(self.workers | other.workers)
 
-    def lanes(self, stage: int) -> Lanes:
-        """Say on which dp ranks of a stage."""
-        return True if self.workers is None else self.workers[:, stage]
+    def lanes(self, stage: int | Ints) -> Lanes:
+        """Say on which dp ranks of a stage, or of several."""
+        return True if self.workers is None else self.workers.T[stage][..., None, :]
 
     def part(self, of: Members, excess_s: Seconds) -> Seconds:
         """Give the seconds that go at an operation; where it is one of all dp ranks, they go with any of its members."""
@@ -198,8 +198,11 @@ class Part:
         every = [e for of_blocks in (self.late_s, self.own_s) for of_block in of_blocks for e in of_block.values()]
         return found + sum(float(e.max(axis=-1).sum()) for e in every)
 
-    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
-        """Give the work of one compute without it, where `changes_work`; seconds, shape (n_steps, n_dp)."""
+    def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
+        """Give the work of one compute without it, where `changes_work`: seconds, shape (n_steps, n_dp).
+
+        Of several computes `place` has arrays, and work the shape (n_computes, n_steps, n_dp).
+        """
         del place, steps, lanes
         return work
 
@@ -268,8 +271,8 @@ def mix(lanes: Lanes, changed: Seconds | float, kept: Seconds | float) -> Second
 
 
 def cut(array: Seconds, at: slice) -> Seconds:
-    """Take some steps of an array of shape (n_steps or 1, n_dp or 1)."""
-    return array[at] if array.shape[0] > 1 else array
+    """Take some steps of an array of shape (..., n_steps or 1, n_dp or 1)."""
+    return array[..., at, :] if array.shape[-2] > 1 else array
 
 
 def _shorten(times: Seconds, by_s: Seconds) -> Seconds:

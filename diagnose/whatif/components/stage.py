@@ -8,7 +8,7 @@ from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.worker import CHANCE_DEVIATIONS, SLOW_RATIO, find_onsets, told_by_optimizer
-from diagnose.whatif.computes import Place
+from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 
@@ -42,13 +42,15 @@ class StagePart(Part):
         """Say whether there are several stages."""
         return bool(self.job.breakdown.typical_s.shape[1] > 1)
 
-    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+    def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean stage."""
         del steps
         direction, virtual, microbatch = place
-        varies = self._varies is not None and self._varies[direction, virtual, microbatch]
-        ratio = (self._even_variant if varies else self._even_ratio)[direction, virtual]
-        return work * mix(lanes, ratio, 1.0)
+        ratio = self._even_ratio[direction, virtual]
+        if self._varies is not None:
+            varies = self._varies[direction, virtual, microbatch]
+            ratio = np.where(varies, self._even_variant[direction, virtual], ratio)
+        return work * mix(lanes, ratio[..., None, None], 1.0)
 
 
 def find_usual_durations(
