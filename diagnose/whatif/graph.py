@@ -185,6 +185,21 @@ class Graph:
         return len(self.sources)
 
     @functools.cached_property
+    def starts_in(self) -> Ints:
+        """In which event each node starts, by its place in `moves`; -1 for nodes that the graph leaves out: shape (n_nodes,)."""
+        return self.moves.find(self.moves.members, self.n_nodes)
+
+    def members_of(self, node: int) -> Ints:
+        """Give the nodes that move together with one."""
+        members, event = self.moves.members, self.starts_in[node]
+        return members.flat[members.begin[event] : members.begin[event + 1]] if event >= 0 else np.array([node])
+
+    def list_batches(self) -> tuple[tuple[int, ...], ...]:
+        """List the operations that end together, as they were launched in one blocking batch."""
+        moves = self.moves
+        return moves.completes.take(np.flatnonzero(moves.awaits.lengths)).rows()
+
+    @functools.cached_property
     def waits(self) -> tuple[tuple[int, ...], ...]:
         """`sources`, row by row."""
         return self.sources.rows()
@@ -197,7 +212,7 @@ class Graph:
     @functools.cached_property
     def last_use(self) -> tuple[tuple[int, ...], ...]:
         """Nodes whose end is not needed after each event; lets a replay forget them."""
-        at = self.moves.find(self.moves.members, self.n_nodes)
+        at = self.starts_in
         needed_last = self.moves.find(self.moves.completes, self.n_nodes)
         np.maximum.at(needed_last, self.sources.flat, at[self.sources.row_of()])
         for node, of_node in self.barriers.items():

@@ -227,9 +227,11 @@ def at_a_time(arrays: OfNodes, nodes: Ints) -> Sequence[int | Ints]:
     return split_nodes(nodes, arrays[0].size) if isinstance(arrays, np.ndarray) else nodes.tolist()
 
 
-def take(arrays: OfNodes, nodes: Ints) -> Seconds:
-    """Give a copy of the arrays of some nodes, shape (n_nodes, n_steps, n_dp)."""
-    return arrays[nodes] if isinstance(arrays, np.ndarray) else np.array([arrays[node] for node in nodes.tolist()])
+def take(arrays: OfNodes, nodes: Ints, steps: slice = slice(None)) -> Seconds:
+    """Give a copy of some steps of the arrays of some nodes, which are alike: shape (n_nodes, n_steps, n_dp)."""
+    if isinstance(arrays, np.ndarray):
+        return arrays[nodes, steps]
+    return np.array([arrays[node][steps] for node in nodes.tolist()])
 
 
 def levels_of(graph: Graph) -> Levels:

@@ -19,11 +19,11 @@ from diagnose.whatif.computes import gather_computes
 from diagnose.whatif.contention import _ends_then
 from diagnose.whatif.delays import delay_excess, measure_carried
 from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
-from diagnose.whatif.graph import Barrier, Event, Events
-from diagnose.whatif.observed import _types_apart
+from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged
+from diagnose.whatif.observed import Observed, _types_apart
 from diagnose.whatif.occupied import Keys, Union, _last_before
 from diagnose.whatif.timeline import _times
-from diagnose.whatif.transfers import _add_up_excess, _measure_links
+from diagnose.whatif.transfers import _add_up_excess, _measure_links, _own_by_link
 from diagnose.whatif.waits import add_waits
 
 NAN = float("nan")
@@ -156,11 +156,11 @@ def late_job(delays: dict[int, Any], *, filled: Any = None) -> Any:
     """Give two stages with two forwards and a send each; launch delays by node over 4 steps of 10 s."""
     found = nodes(*((op, stage) for stage in (0, 1) for op in (Op.FORWARD, Op.FORWARD, Op.FORWARD_SEND)))
     found.seq[[1, 4]] = 1
-    events = [SimpleNamespace(members=(n,)) for n in range(6)]
-    block = SimpleNamespace(nodes=found, end_s=np.full((6, 4, 1), 10.0), filled=filled)
-    whole = {n: np.reshape(delays.get(n, np.zeros(4)), (4, 1)) for n in range(6)}
-    graph = SimpleNamespace(events=events, waits=[(), (0,), (1,), (), (3,), (4,)])
-    return SimpleNamespace(block=block, graph=graph, idle=whole.__getitem__)
+    block: Any = SimpleNamespace(nodes=found, end_s=np.full((6, 4, 1), 10.0), filled=filled)
+    whole = np.array([np.reshape(delays.get(n, np.zeros(4)), (4, 1)) for n in range(6)])
+    moves = Events.of([Event((n,), across_dp=False, completes=(n,)) for n in range(6)])
+    graph = Graph(Ragged.of([(), (0,), (1,), (), (3,), (4,)]), moves, {}, (), frozenset())
+    return Observed(block, graph, whole, whole)
 
 
 @pytest.mark.parametrize(
@@ -539,15 +539,14 @@ def test_the_parts_are_the_clean_step(monkeypatch: pytest.MonkeyPatch, between_s
 # ------------------------------------------------------------------------------------------ transfers, timelines, waits
 
 
-def two_ends(own: list[float], *, pair: bool = True) -> Any:
+def two_ends(own: list[float]) -> Any:
     """Give a send from stage 0 and its recv on stage 1, and a collective of stage 1, in two steps on two ranks."""
     found = nodes((Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 1), (Op.ALL_GATHER, 1))
-    events = [SimpleNamespace(members=(0, 1), across_dp=False), SimpleNamespace(members=(2,), across_dp=True)]
-    block = SimpleNamespace(nodes=found, n_dp=2)
+    events = [Event(ends, across_dp=ends == (2,), completes=ends) for ends in ((0, 1), (2,))]
+    graph = Graph(Ragged.of([(), (), ()]), Events.of(events), {}, (), frozenset())
+    block: Any = SimpleNamespace(nodes=found, n_dp=2)
     seconds = [np.full((2, 2), s) for s in own]
-    return SimpleNamespace(
-        block=block, own=seconds, pairs=[(0, 1)] if pair else [], graph=SimpleNamespace(events=events)
-    )
+    return Observed(block, graph, seconds, seconds)
 
 
 def test_seconds_of_slow_transfers() -> None:
@@ -570,17 +569,17 @@ def test_links_have_their_usual_seconds() -> None:
     o = two_ends([0.5, 0.1, 0.0])
     o.own[1] = np.array([[0.1, 0.1], [0.1, 0.5]])
     o.own[0] = np.full((2, 2), 0.6)
-    link_s, late_s = _measure_links([o], 2, 2)
+    link_s, late_s = _measure_links([_own_by_link(o)], 2, 2, 2)
     assert link_s[0].tolist() == pytest.approx([0.1, 0.3])
     assert np.isnan(link_s[1]).all()
     assert late_s[0].tolist() == [0.0, 0.0]  # the usual link takes 0.2
     o.own[1][1, 1] = 1.9
     o.own[0][:] = 2.0
-    link_s, late_s = _measure_links([o], 2, 4)
+    link_s, late_s = _measure_links([_own_by_link(o)], 2, 4, 2)
     assert late_s[0].tolist() == pytest.approx([0.0, (1.9 - 0.55) / 4])  # the usual one is between 0.1 and 1.0
     o.own[1] = np.array([[0.1, 0.1], [0.1, 0.1], [0.1, 0.5]])
     o.own[0] = np.full((3, 2), 2.0)
-    assert _measure_links([o], 2, 4)[1][0].tolist() == pytest.approx([0.0, 0.1])
+    assert _measure_links([_own_by_link(o)], 2, 4, 2)[1][0].tolist() == pytest.approx([0.0, 0.1])
 
 
 def test_operations_start_when_what_they_wait_for_has_ended() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.model.components import NOTHING_SPECIAL, Breakdown, Traits
 from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.whatif.computes import COMPUTES, Place, Places, iterate_blocks, list_computes, place_of
+from diagnose.whatif.computes import COMPUTES, Place, Places, find_computes, iterate_blocks, place_of, places_of
 from diagnose.whatif.levels import Changing
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.waits import WaitGraph
@@ -87,7 +87,6 @@ class TakenApart:
         self.gap_s = breakdown.between_s
         self.n_steps, self.n_dp = len(breakdown.steps), breakdown.compute_s.shape[-1]
         self.total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
-        self.members = [_members_of(o) for o in observed]
         #: Launch delays beyond the ordinary: of all that is no compute and nothing is known of, and of others by kind of stall.
         self.late_s = [_without_computes(o, late_s) for o, late_s in zip(observed, breakdown.late_s, strict=True)]
         self.late_by_kind_s = [self._late_computes(o, steps) for steps, o in iterate_blocks(observed)]
@@ -97,6 +96,12 @@ class TakenApart:
         #: Stalls on the worst lane of each compute by kind, seconds.
         self.inside_s = _worst_by_kind(stalls.inside_s, stalls.inside)
         self.before_s = _worst_by_kind(stalls.before_s, stalls.before)
+
+    def members(self, i: int, node: int) -> Members:
+        """Say who takes part in an operation of block `i`."""
+        graph, stage = self.observed[i].graph, self.observed[i].block.nodes.stage
+        across_dp = bool(graph.moves.across_dp[graph.starts_in[node]])
+        return Members(tuple(stage[graph.members_of(node)].tolist()), across_dp)
 
     def could_matter(self, seconds: float) -> bool:
         """Say whether seconds that may all lie on the critical path could matter."""
@@ -110,12 +115,12 @@ class TakenApart:
     def _late_computes(self, o: Observed, steps: slice) -> dict[int, ByNode]:
         """Give the late starts of a block's computes by kind of stall."""
         stalls, found = self.breakdown.stalls, dict[int, ByNode]()
-        for node in list_computes(o.block.nodes):
+        computes = find_computes(o.block.nodes)
+        directions, virtual, microbatches = places_of(o.block.nodes, computes, self.n_stages)
+        late = np.asarray(stalls.before_s[:, :, :, steps].any(axis=(-2, -1)))[directions, virtual, microbatches]
+        for node in computes[late].tolist():
             place = (*place_of(o.block.nodes, node, self.n_stages), steps)
-            late_s = stalls.before_s[place]
-            if not late_s.any():
-                continue
-            kinds = stalls.before[place]
+            late_s, kinds = stalls.before_s[place], stalls.before[place]
             for kind in np.unique(kinds[late_s > 0]).tolist():
                 found.setdefault(kind, {})[node] = np.where(kinds == kind, late_s, 0.0)
         return found
@@ -209,7 +214,8 @@ class Part:
     def ease_block(self, i: int, own: Changing, delay: Changing, at: slice, extent: Extent) -> None:
         """Take it out of the own times and launch delays of block `i`, in place, computes' own times left out."""
         for node, excess in self.own_s[i].items():
-            own[node] = _shorten(own[node], extent.part(self.job.members[i][node], excess[at]))
+            part_s = excess[at] if extent.workers is None else extent.part(self.job.members(i, node), excess[at])
+            own[node] = _shorten(own[node], part_s)
         stage = self.job.observed[i].block.nodes.stage
         for node, excess in self.late_s[i].items():
             late = extent.part(Members((int(stage[node]),), across_dp=False), excess[at])
@@ -300,14 +306,4 @@ def _worst_by_kind(seconds: Seconds, kinds: Kinds) -> Mapping[int, float]:
     return {
         kind: float(np.where(kinds == kind, seconds, 0.0).max(axis=-1).sum())
         for kind in np.unique(kinds[seconds > 0]).tolist()
-    }
-
-
-def _members_of(o: Observed) -> dict[int, Members]:
-    """Say who takes part in each operation, by node."""
-    stage = o.block.nodes.stage.tolist()
-    return {
-        node: Members(tuple(stage[member] for member in event.members), event.across_dp)
-        for event in o.graph.events
-        for node in event.members
     }
