@@ -7,7 +7,7 @@ jobs on an even sample of the steps).
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -271,31 +271,38 @@ class Removal:
             | {key: by_step[gone & everything] for key, gone in sets.items()},
             alone_s=alone,
             last_s=last,
-            share=self._shapley(players, names),
+            share=self._shapley(players, names, by_step),
             blame_s={name: seconds for name, seconds in blame.items() if seconds is not None},
             traits={name: part.component.traits for name, part in self._parts.items()},
         )
 
     def _replay_all(self, sets: Sequence[Iterable[str]], pick: Sequence[slice] | None = None) -> list[Seconds]:
         """Replay without each of several sets."""
+        if not sets:
+            return []
         plans, blocks = [_Plan([Remove(name) for name in gone]) for gone in sets], [o.block for o in self.observed]
         parts = group_walks(plans, blocks)
         return [*np.concatenate(side_by_side(lambda part: self._price_each(part, pick), parts, blocks))]
 
-    def _shapley(self, players: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    def _shapley(
+        self, players: Sequence[str], names: Sequence[str], by_step: Mapping[frozenset[str], Seconds]
+    ) -> dict[str, float]:
         """Share the lost time out: each component's part averaged over all orders of removing them.
 
-        Breakdown that do not matter are one more player; its part is unexplained and is not listed.
+        Breakdown that do not matter are one more player; its part is unexplained and is not listed. `by_step` has the steps without
+        some sets of components, known already.
         """
         rest = [name for name in names if name not in players]
         all_players: list[tuple[str, ...]] = [(name,) for name in players] + ([tuple(rest)] if rest else [])
         pick = self.sample_steps()
         orders = range(len(all_players) + 1)
         coalitions = [m for size in orders for m in itertools.combinations(range(len(all_players)), size)]
-        removed = [[name for member in members for name in all_players[member]] for members in coalitions]
+        removed = [frozenset(name for member in members for name in all_players[member]) for members in coalitions]
+        known = dict(by_step) if all(at.step == 1 for at in pick) else {}
+        wanted = [gone for gone in removed if gone not in known]
+        known |= zip(wanted, self._replay_all(wanted, pick), strict=True)
         worth = {
-            frozenset(members): -float(times.sum())
-            for members, times in zip(coalitions, self._replay_all(removed, pick), strict=True)
+            frozenset(members): -float(known[gone].sum()) for members, gone in zip(coalitions, removed, strict=True)
         }
         n = len(all_players)
         total = worth[frozenset(range(n))] - worth[frozenset()]
