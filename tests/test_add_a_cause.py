@@ -142,8 +142,8 @@ class LastBackwardPart(Part):
 
     def ease_work(self, work, place, steps, lanes):
         direction, virtual, microbatch = place
-        is_last = microbatch == self.job.breakdown.compute_s.shape[2] - 1
-        return work / mix(lanes, self.ratio[virtual], 1.0) if direction and is_last else work
+        is_last = (direction == 1) & (microbatch == self.job.breakdown.compute_s.shape[2] - 1)
+        return work / mix(lanes, np.where(is_last[..., None], self.ratio[virtual], 1.0)[..., None, :], 1.0)
 
     def blame(self):
         longer_s = np.zeros_like(self.job.breakdown.compute_s)

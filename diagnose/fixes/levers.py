@@ -69,15 +69,14 @@ def price_levers(analysis: Analysis, budget: Budget) -> tuple[Lever, ...]:
     if not analysis.fidelity.ok:
         return ()
     now_s = analysis.gains.replayed_s
-    faults = tuple(Remove(name) for name in analysis.gains.alone_s)
-    clean_s = _price(analysis, faults)
+    faults, clean_s = tuple(Remove(name) for name in analysis.gains.alone_s), analysis.gains.clean_s
     best: dict[str, tuple[float, _Idea]] = {}
     for list_ideas in (_hide_communication, _launch_sooner, _reschedule):
         for idea in list_ideas(analysis, budget):
             if idea.name in best and best[idea.name][0] <= now_s * (1.0 - idea.part):
                 continue
             left_s = _price(analysis, (*faults, *idea.changes))
-            if left_s is None or clean_s is None:
+            if left_s is None:
                 continue
             step_s = now_s - (clean_s - left_s)
             if idea.name not in best or step_s < best[idea.name][0]:

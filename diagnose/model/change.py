@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Scale:
     ops: frozenset[int]
     factor: Seconds
 
-    def factor_of(self, stage: int) -> Seconds:
-        """Give the factor of a stage, shape broadcastable to (n_steps, n_dp)."""
+    def factor_of(self, stage: int | Ints) -> Seconds:
+        """Give the factor of a stage, shape broadcastable to (n_steps, n_dp), or of several, the first axis."""
         return np.asarray(self.factor[stage if len(self.factor) > 1 else 0])
 
 

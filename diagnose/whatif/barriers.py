@@ -42,9 +42,10 @@ def add_hidden_barriers(
     first_forwards = {
         layout.of(Op.FORWARD, stage)[0] for stage in range(layout.n_stages) if layout.of(Op.FORWARD, stage)
     }
-    computes = [node for node in _barrier_sources(layout, graph) if Op(int(block.nodes.op[node])) in COMPUTE]
+    every = _barrier_sources(layout, graph)
+    computes = [node for node in every if Op(int(block.nodes.op[node])) in COMPUTE]
     late = _list_late(graph, start_s, block.end_s, (WORTH_SHARE - ROUNDING) * step_s) - first_forwards
-    for sources in (_barrier_sources(layout, graph), computes):
+    for sources in (every, computes):
         barriers: dict[int, tuple[Barrier, ...]] = {}
         for event in graph.events if late else ():
             for node in event.members:
@@ -73,7 +74,7 @@ def add_hidden_barriers(
 
 def _list_late(graph: Graph, start_s: Seconds, end_s: Seconds, least_s: float) -> set[int]:
     """List the nodes that start by more than so much later than all that they wait for, on the mean of a dp rank or more."""
-    waiting = np.array([node for node, sources in enumerate(graph.waits) if sources], dtype=np.int64)
+    waiting = np.flatnonzero(graph.sources.lengths)
     found: set[int] = set()
     for part in split_nodes(waiting, start_s[0].size):
         delay_s = np.moveaxis(start_s[part] - last_of(end_s, graph.sources.take(part)), 1, 0)  # steps first
@@ -99,8 +100,9 @@ def _barrier_sources(layout: Layout, graph: Graph) -> list[int]:
         sources += layout.by_start(DIRECTIONS, stage)[-1:]
         for op in (Op.ALL_GATHER, Op.GC, Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP):
             sources += layout.of(op, stage)[-1:]
-    known = {node for event in graph.events for node in event.completes}
-    return [source for source in sources if source in known]
+    known = np.zeros(graph.n_nodes, dtype=bool)
+    known[graph.moves.completes.flat] = True
+    return [source for source in sources if known[source]]
 
 
 def _find_barriers(

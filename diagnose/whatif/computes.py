@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, Op
-from diagnose.model.trace import Nodes, Seconds
+from diagnose.model.trace import Ints, Nodes, Seconds
 from diagnose.whatif.graph import split_nodes
+from diagnose.whatif.levels import take
 from diagnose.whatif.observed import Observed
 
 COMPUTES = tuple(int(op) for op in DIRECTIONS)
@@ -18,6 +19,8 @@ DIRECTION_OF = {op: direction for direction, op in enumerate(COMPUTES)}
 
 #: Direction (0 forward, 1 backward, 2 weight gradient), virtual stage (chunk x n_stages + stage), microbatch.
 Place = tuple[int, int, int]
+#: The places of several computes, shape (n_computes,) each.
+Places = tuple[Ints, Ints, Ints]
 
 
 def iterate_blocks(observed: Sequence[Observed]) -> Iterator[tuple[slice, Observed]]:
@@ -29,9 +32,14 @@ def iterate_blocks(observed: Sequence[Observed]) -> Iterator[tuple[slice, Observ
         first = steps.stop
 
 
+def find_computes(nodes: Nodes) -> Ints:
+    """Find the nodes that are computes."""
+    return np.flatnonzero(np.isin(nodes.op, COMPUTES))
+
+
 def list_computes(nodes: Nodes) -> list[int]:
     """List the nodes that are computes."""
-    found: list[int] = np.flatnonzero(np.isin(nodes.op, COMPUTES)).tolist()
+    found: list[int] = find_computes(nodes).tolist()
     return found
 
 
@@ -39,6 +47,12 @@ def place_of(nodes: Nodes, node: int, n_stages: int) -> Place:
     """Say where a compute stands in the arrays of `Breakdown`."""
     virtual = max(int(nodes.chunk[node]), 0) * n_stages + int(nodes.stage[node])
     return DIRECTION_OF[int(nodes.op[node])], virtual, int(nodes.microbatch[node])
+
+
+def places_of(nodes: Nodes, computes: Ints, n_stages: int) -> Places:
+    """Say where several computes stand in the arrays of `Breakdown`."""
+    virtual = np.maximum(nodes.chunk[computes], 0) * n_stages + nodes.stage[computes]
+    return np.searchsorted(COMPUTES, nodes.op[computes]), virtual, nodes.microbatch[computes]
 
 
 def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
@@ -52,15 +66,13 @@ def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:
     n_steps = sum(len(o.block.steps) for o in observed)
     compute_s = np.full((n_directions, n_chunks * n_stages, n_microbatches, n_steps, observed[0].block.n_dp), np.nan)
     for steps, o in iterate_blocks(observed):
-        nodes = list_computes(o.block.nodes)
-        for part in split_nodes(np.array(nodes, dtype=np.int64), o.block.start_s[0].size):
-            own = np.array([o.own[node] for node in part.tolist()])
+        for part in split_nodes(find_computes(o.block.nodes), o.block.start_s[0].size):
+            own = take(o.own, part)
             # A rank that does not run the microbatch took no time for it, and what was filled in is nobody's.
             own[~(own > 0)] = np.nan
             if o.block.filled is not None:
                 own[o.block.filled[part]] = np.nan
-            places = np.array([place_of(o.block.nodes, node, n_stages) for node in part.tolist()], dtype=np.int64)
-            compute_s[(*places.T, steps)] = own
+            compute_s[(*places_of(o.block.nodes, part, n_stages), steps)] = own
     return compute_s
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.whatif.computes import COMPUTES
+from diagnose.whatif.levels import at_a_time, take
 from diagnose.whatif.observed import Observed
 
 #: A launch delay, or time between steps, that no job is without: part of the step (1% before reduce-scatter in a production job).
@@ -21,8 +22,6 @@ ORDINARY_DELAY_RATIO = 3.0
 ORDINARY_OPENING_RATIO = 1.5
 #: What the steps of ranks end with.
 ENDS_STEPS = (*DP_COLLECTIVES, Op.OPTIMIZER)
-#: Nodes looked at at a time.
-CHUNK_NODES = 256
 #: Shorter than this no delay is looked at, seconds.
 SHORTEST_S = 1e-4
 
@@ -71,17 +70,17 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
     leaves no ordinary delay there to compare with. What a worker begins a step with cannot begin before it has ended the step
     before: `carried_s` later, as `measure_carried` says. Seconds, shape (n_steps, n_dp); nodes that were never late are left out.
     """
-    op = o.block.nodes.op.tolist()
-    inputs = set(np.flatnonzero((o.block.nodes.op == Op.FORWARD) & (o.block.nodes.stage == 0)).tolist())
-    simulated = [n for event in o.graph.events for n in event.members]
-    computes = [n for n in simulated if op[n] in COMPUTES]
-    elsewhere = [n for n in computes if n not in inputs] or computes
+    op = o.block.nodes.op
+    inputs = (op == Op.FORWARD) & (o.block.nodes.stage == 0)
+    simulated = o.graph.moves.members.flat
+    computes = simulated[np.isin(op[simulated], COMPUTES)]
+    elsewhere = computes[~inputs[computes]] if not inputs[computes].all() else computes
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
-    usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0) if elsewhere else 0.0
+    usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0) if len(elsewhere) else 0.0
     # A delay that is there in every step is no less lost; what no job is without is short.
     ordinary_s = np.full(len(op), max(usual_compute, ORDINARY_SHARE * step_s))
     ratio, opening = np.full(len(op), ORDINARY_DELAY_RATIO), _first_forward(o)
-    ordinary_s[list(inputs - {opening})] = usual_compute
+    ordinary_s[inputs & (np.arange(len(op)) != opening)] = usual_compute
     ratio[np.arange(len(op)) == opening] = ORDINARY_OPENING_RATIO
     found: dict[int, Seconds] = {}
     for part, delay_s in _take_delays(o, simulated, carried_s):
@@ -98,28 +97,27 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
     return found
 
 
-def _take_delays(o: Observed, nodes: Sequence[int], carried_s: Seconds | None) -> Iterator[tuple[Ints, Seconds]]:
+def _take_delays(o: Observed, nodes: Ints, carried_s: Seconds | None) -> Iterator[tuple[Ints, Seconds]]:
     """Give nodes with the launch delays that no other rows fill: several at a time where they have few lanes."""
-
-    def idle(node: int) -> Seconds:
-        delay = o.idle(node)
-        if carried_s is None or o.graph.waits[node]:
-            return delay
-        return np.asarray(np.maximum(delay - carried_s[int(o.block.nodes.stage[node])], np.minimum(delay, 0.0)))
-
-    for at in range(0, len(nodes), CHUNK_NODES):
-        part = nodes[at : at + CHUNK_NODES]
-        delays = [idle(n) for n in part]
-        if len({delay.shape for delay in delays}) > 1 or delays[0].size > CHUNK_NODES:
-            yield from ((np.array([n]), delay[None]) for n, delay in zip(part, delays, strict=True))
-        else:
-            yield np.array(part, dtype=np.int64), np.array(delays)
+    opens, stage = o.graph.sources.lengths == 0, o.block.nodes.stage
+    for some in at_a_time(o.delay, nodes):
+        part = np.atleast_1d(some)
+        delay = _idle(o, part)
+        if carried_s is not None and (first := opens[part]).any():
+            late = delay[first]
+            delay[first] = np.maximum(late - carried_s[stage[part[first]]], np.minimum(late, 0.0))
+        yield part, delay
 
 
-def _medians(o: Observed, nodes: Sequence[int]) -> Seconds:
+def _idle(o: Observed, nodes: Ints) -> Seconds:
+    """Give a copy of the launch delays of nodes as `Observed.idle` has them, shape (n_nodes, n_steps, n_dp)."""
+    return take(o.delay, nodes) if o.busy is None else np.array([o.idle(node) for node in nodes.tolist()])
+
+
+def _medians(o: Observed, nodes: Ints) -> Seconds:
     """Take the median launch delay of each node, seconds."""
-    parts = (nodes[at : at + CHUNK_NODES] for at in range(0, len(nodes), CHUNK_NODES))
-    return np.concatenate([np.median([o.idle(n).ravel() for n in part], axis=1) for part in parts])
+    parts = (np.atleast_1d(some) for some in at_a_time(o.delay, nodes))
+    return np.concatenate([np.median(_idle(o, part), axis=(1, 2)) for part in parts])
 
 
 def _first_forward(o: Observed) -> int:

@@ -52,7 +52,11 @@ class Barrier:
 
     def opens(self, ends: Mapping[int, Seconds] | Seconds) -> Seconds:
         """Say when it opens for each lane; -inf where it does not hold. `ends` are those of the sources, by node."""
-        opened: Seconds = functools.reduce(np.maximum, [ends[source] for source in self.sources])
+        return self.opens_after([ends[source] for source in self.sources])
+
+    def opens_after(self, ends: Sequence[Seconds] | Seconds) -> Seconds:
+        """Say when it opens, by the ends of its sources in their order."""
+        opened: Seconds = functools.reduce(np.maximum, ends)
         if self.across_dp and self.groups is not None and opened.shape[1] > 1:
             latest = np.full((opened.shape[0], int(self.groups.max()) + 1), -np.inf)
             for rank, group in enumerate(self.groups.tolist()):
@@ -172,13 +176,28 @@ class Graph:
     barriers: dict[int, tuple[Barrier, ...]]
     finals: tuple[int, ...]
     openers: frozenset[int]
-    #: What `levels.levels_of` works out, once.
-    levels: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False)
+    #: What `levels.levels_of` works out, once; graphs that differ in lanes alone have it together.
+    levels: list[Any] = dataclasses.field(default_factory=list, repr=False)
 
     @property
     def n_nodes(self) -> int:
         """Number of nodes of the block."""
         return len(self.sources)
+
+    @functools.cached_property
+    def starts_in(self) -> Ints:
+        """In which event each node starts, by its place in `moves`; -1 for nodes that the graph leaves out: shape (n_nodes,)."""
+        return self.moves.find(self.moves.members, self.n_nodes)
+
+    def members_of(self, node: int) -> Ints:
+        """Give the nodes that move together with one."""
+        members, event = self.moves.members, self.starts_in[node]
+        return members.flat[members.begin[event] : members.begin[event + 1]] if event >= 0 else np.array([node])
+
+    def list_batches(self) -> tuple[tuple[int, ...], ...]:
+        """List the operations that end together, as they were launched in one blocking batch."""
+        moves = self.moves
+        return moves.completes.take(np.flatnonzero(moves.awaits.lengths)).rows()
 
     @functools.cached_property
     def waits(self) -> tuple[tuple[int, ...], ...]:
@@ -193,7 +212,7 @@ class Graph:
     @functools.cached_property
     def last_use(self) -> tuple[tuple[int, ...], ...]:
         """Nodes whose end is not needed after each event; lets a replay forget them."""
-        at = self.moves.find(self.moves.members, self.n_nodes)
+        at = self.starts_in
         needed_last = self.moves.find(self.moves.completes, self.n_nodes)
         np.maximum.at(needed_last, self.sources.flat, at[self.sources.row_of()])
         for node, of_node in self.barriers.items():
@@ -308,7 +327,7 @@ def add_barriers(nodes: Nodes, graph: Graph, barriers: dict[int, tuple[Barrier, 
     """
     together = {node: (*graph.barriers.get(node, ()), *barriers.get(node, ())) for node in {*graph.barriers, *barriers}}
     order = _sort_events(nodes, graph.moves, graph.sources, together)
-    return dataclasses.replace(graph, moves=graph.moves.take(order), barriers=together)
+    return dataclasses.replace(graph, moves=graph.moves.take(order), barriers=together, levels=[])
 
 
 def repeat_lanes(graph: Graph, n_times: int, shape: tuple[int, int]) -> Graph:

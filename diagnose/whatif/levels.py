@@ -7,12 +7,12 @@ has it. Costs a few calls a level instead of a few an operation, and one array o
 import bisect
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from diagnose.model.trace import Ints, Seconds
-from diagnose.whatif.graph import Barrier, Events, Graph, Ragged, list_edges
+from diagnose.whatif.graph import Events, Graph, Ragged, list_edges, split_nodes
 
 #: Graphs of fewer events, and larger arrays (nodes x lanes), are walked: there calls cost less than what is copied.
 MIN_EVENTS = 1_000
@@ -25,8 +25,28 @@ MIN_CHAIN = 16
 OfNodes = Sequence[Seconds] | Seconds
 #: The same, to be changed node by node.
 Changing = list[Seconds] | Seconds
-#: Columns of a ragged table whose longer rows come first: the n-th numbers of all rows that have so many, row by row.
-Columns = tuple[Ints, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Columns:
+    """Rows of numbers, longer rows first: the first numbers of all rows, then the second of all that have so many, and so on.
+
+    `sizes` says how many rows have a first, a second, ...
+    """
+
+    flat: Ints
+    sizes: tuple[int, ...]
+
+    def latest(self, seconds: Seconds) -> Seconds:
+        """Take the latest of the times that each row names; `reduceat` along the first axis costs ten times as much."""
+        found = seconds.take(self.flat, axis=0)
+        latest: Seconds = found[: self.sizes[0]]
+        begin = self.sizes[0]
+        for size in self.sizes[1:]:
+            some = latest[:size]
+            np.maximum(some, found[begin : begin + size], out=some)
+            begin += size
+        return latest
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,60 +56,77 @@ class Level:
     Attributes
     ----------
     sources : Columns
-        Nodes whose ends members wait for, one row a member; behind all nodes stand the start of the step and minus infinity.
+        What members wait for, by number, one row a member; behind all nodes stand the start of the step and minus infinity.
     members : ndarray of int64
         Nodes that start; none where events await others.
     member_at : Columns or None
         Which of the members start with each event, one row an event; None where each is an event of its own, in their order.
-    awaits : Columns
-        Events that are awaited, by their number among those that are anywhere, one row an event.
-    completes, completes_of : ndarray of int64
-        Nodes that end their own time after, and after which event of the level.
-    events : ndarray of int64
-        Positions in the graph.
-    awaited, number : ndarray of int64
-        Which of them others await, and their numbers.
+    awaits : Columns or None
+        Events that are awaited, by their place among those that are anywhere, one row an event.
+    completes : ndarray of int64
+        Nodes that end their own time after.
+    completes_of : ndarray of int64 or None
+        After which event of the level; None where one ends after each, in their order.
+    numbers : slice
+        Their numbers.
+    awaited : ndarray of int64
+        Which of the events others await.
+    awaited_at : slice
+        Their places among those that are anywhere.
     openers : ndarray of int64
         Which of the members are `Graph.openers`.
-    barriers : tuple of (int, Barrier)
-        Learned waits of members, by position in `members`.
-    chains : tuple of ndarray of int64
-        Nodes one after the other, each of which waits for the one before alone; the first of each is in `completes`.
+    barriers : tuple of (int, int, tuple of ndarray of int64)
+        Members with learned waits: which of the members, node, and for each of its barriers the numbers of its sources.
+    chains : tuple of (int, slice, ndarray of int64)
+        Nodes one after the other, each of which waits for the one before alone: number of the first, one of those that end, and
+        numbers and nodes of the others.
     """
 
     sources: Columns
     members: Ints
     member_at: Columns | None
-    awaits: Columns
+    awaits: Columns | None
     completes: Ints
-    completes_of: Ints
-    events: Ints
+    completes_of: Ints | None
+    numbers: slice
     awaited: Ints
-    number: Ints
+    awaited_at: slice
     openers: Ints
-    barriers: tuple[tuple[int, Barrier], ...]
+    barriers: tuple[tuple[int, int, tuple[Ints, ...]], ...]
     across_dp: bool
-    chains: tuple[Ints, ...]
+    chains: tuple[tuple[int, slice, Ints], ...]
 
-    def start(self, ends: Seconds, moved: Seconds, delay: Seconds | None) -> tuple[Seconds, Seconds | None]:
+    def start(
+        self, graph: Graph, ends: Seconds, moved: Seconds, delay: Seconds | None
+    ) -> tuple[Seconds, Seconds | None]:
         """Say when each event moves, and when each member starts (None where none does): shape (n, n_steps, n_dp)."""
-        if self.awaits:
-            return _latest_of(moved, self.awaits), None
-        start = _latest_of(ends, self.sources)
-        for at, barrier in self.barriers:
-            start[at] = np.maximum(start[at], barrier.opens(ends))
+        if self.awaits is not None:
+            return self.awaits.latest(moved), None
+        start = self.sources.latest(ends)
+        for at, node, every in self.barriers:
+            for barrier, sources in zip(graph.barriers[node], every, strict=True):
+                start[at] = np.maximum(start[at], barrier.opens_after(ends[sources]))
         if delay is not None:
             start += delay.take(self.members, axis=0)
-        return start if self.member_at is None else _latest_of(start, self.member_at), start
+        return start if self.member_at is None else self.member_at.latest(start), start
 
 
-def _latest_of(seconds: Seconds, columns: Columns) -> Seconds:
-    """Take the latest of the times that each row names; `reduceat` along the first axis costs ten times as much."""
-    latest: Seconds = seconds.take(columns[0], axis=0)
-    for column in columns[1:]:
-        some = latest[: len(column)]
-        np.maximum(some, seconds.take(column, axis=0), out=some)
-    return latest
+@dataclasses.dataclass(frozen=True, slots=True)
+class Levels:
+    """All levels of a graph, in order.
+
+    Attributes
+    ----------
+    number : ndarray of int64, shape (n_nodes + 2,)
+        Where each node's end stands among all, which are in the order in which levels give them; behind those of nodes stand the
+        start of the step and minus infinity.
+    n_awaited : int
+        Events that others await.
+    """
+
+    levels: tuple[Level, ...]
+    number: Ints
+    n_awaited: int
 
 
 def replay_levels(
@@ -100,7 +137,7 @@ def replay_levels(
     Returns
     -------
     ends : list of ndarray of float64, shape (n_nodes + 2, n_steps, n_dp)
-        Seconds, one array a world.
+        Seconds, one array a world; each node's at its `Levels.number`.
     openings : list of ndarray of float64, shape broadcastable to (n_steps, n_dp)
         The earliest start where it lies before the step.
     None where the graph is small, or there are many lanes.
@@ -116,16 +153,16 @@ def replay_levels(
     if delay is not None:
         late = own.pop()
     # Peers are alike, and all ranks together are as each is among them, until ranks that differ meet.
-    n_awaited = sum(len(level.number) for level in levels_of(graph))
+    plan = levels_of(graph)
     wide = [shape, *shapes[1:2]][: len(own)]
-    ends, moved = ([np.zeros((n, *of_world)) for of_world in wide] for n in (graph.n_nodes + 2, n_awaited))
+    ends, moved = ([np.zeros((n, *of_world)) for of_world in wide] for n in (graph.n_nodes + 2, plan.n_awaited))
     for of_world in ends:
         of_world[-1] = -np.inf
     openings = [np.zeros((1, 1))] * len(own)
-    for level in levels_of(graph):
+    for level in plan.levels:
         starts = []
         for w, (of_world, before) in enumerate(zip(ends, moved, strict=True)):
-            start, of_members = level.start(of_world, before, late)
+            start, of_members = level.start(graph, of_world, before, late)
             if len(level.openers) and of_members is not None:
                 openings[w] = np.minimum(openings[w], of_members[level.openers].min(axis=0))
             starts.append(start)
@@ -138,12 +175,11 @@ def replay_levels(
             starts = [np.maximum(*starts[:2])] * 2 + [starts[2].max(axis=2, keepdims=True)]
         for own_s, of_world, before, start in zip(own, ends, moved, starts, strict=False):
             if len(level.awaited):
-                before[level.number] = start[level.awaited]
-            of_world[level.completes] = start.take(level.completes_of, axis=0) + own_s.take(level.completes, axis=0)
-            for chain in level.chains:
-                of_world[chain] = _run_chain(
-                    of_world[chain[0]], own_s[chain[1:]], None if late is None else late[chain[1:]]
-                )
+                before[level.awaited_at] = start[level.awaited]
+            begin = start if level.completes_of is None else start.take(level.completes_of, axis=0)
+            np.add(begin, own_s.take(level.completes, axis=0), out=of_world[level.numbers])
+            for first, others, nodes in level.chains:
+                of_world[others] = _run_chain(of_world[first], own_s[nodes], None if late is None else late[nodes])
     if len(ends) < len(own):
         ends, openings[2] = [*ends, ends[0]], openings[0]
     return ends, openings
@@ -156,13 +192,13 @@ def _part(two: list[Seconds]) -> list[Seconds]:
 
 
 def _run_chain(first: Seconds, own: Seconds, late: Seconds | None) -> Seconds:
-    """Say when the operations of a chain end, the first of which does at `first`; added up in their order, as a walk does."""
+    """Say when the operations of a chain after the first end, which does at `first`; added up in their order, as a walk does."""
     n = 1 if late is None else 2
     steps = np.empty((1 + n * len(own), *first.shape))
     steps[0], steps[n::n] = first, own
     if late is not None:
         steps[1::2] = late
-    return np.add.accumulate(steps, axis=0)[::n]
+    return np.add.accumulate(steps, axis=0)[n::n]
 
 
 def list_shapes(arrays: OfNodes) -> set[tuple[int, ...]]:
@@ -186,76 +222,128 @@ def stack(arrays: OfNodes, shape: tuple[int, ...]) -> Seconds:
     return found
 
 
-def levels_of(graph: Graph) -> list[Level]:
+def at_a_time(arrays: OfNodes, nodes: Ints) -> Sequence[int | Ints]:
+    """Give the nodes that are looked at at a time: one by one where each has its own array."""
+    return split_nodes(nodes, arrays[0].size) if isinstance(arrays, np.ndarray) else nodes.tolist()
+
+
+def take(arrays: OfNodes, nodes: Ints, steps: slice = slice(None)) -> Seconds:
+    """Give a copy of some steps of the arrays of some nodes, which are alike: shape (n_nodes, n_steps, n_dp)."""
+    if isinstance(arrays, np.ndarray):
+        return arrays[nodes, steps]
+    return np.array([arrays[node][steps] for node in nodes.tolist()])
+
+
+def levels_of(graph: Graph) -> Levels:
     """Put the events of a graph into levels, worked out once a graph."""
     if not graph.levels:
-        graph.levels[:] = list(_build(graph))  # at once, as several threads replay a graph
-    return graph.levels
+        graph.levels[:] = [_build(graph)]  # at once, as several threads replay a graph
+    found: Levels = graph.levels[0]
+    return found
 
 
-def _build(graph: Graph) -> Iterable[Level]:
-    """Give the levels in order."""
+def _build(graph: Graph) -> Levels:
+    """Work out the levels."""
     head, chains = _find_chains(graph)
-    position = np.arange(len(head))
-    kept = np.flatnonzero(head == position)
+    kept = np.flatnonzero(head == np.arange(len(head)))
     n_awaits, across_dp = graph.moves.awaits.lengths, graph.moves.across_dp
-    is_awaited = np.zeros(len(head), dtype=bool)
-    is_awaited[graph.moves.awaits.flat] = True
-    number = np.cumsum(is_awaited) - 1
-    kind = 4 * _count_levels(graph, head) + 2 * (n_awaits > 0) + across_dp
     n_moving = np.maximum(graph.moves.members.lengths, n_awaits)
-    order = kept[np.lexsort((kept, -n_moving[kept], kind[kept]))]
+    most = int(n_moving.max())
+    kind = 4 * _count_levels(graph, head) + 2 * (n_awaits > 0) + across_dp
+    order = kept[np.argsort((kind * (most + 1) + most - n_moving)[kept], kind="stable")]
     _, begins, level = np.unique(kind[order], return_index=True, return_inverse=True)
-    members, completes, awaited = (rows.take(order) for rows in _rows_of(graph.moves))
-    completes_of = completes.row_of()
+    n_levels, begin = len(begins), [*begins.tolist(), len(order)]
+    members, completes, awaits = (rows.take(order) for rows in _rows_of(graph.moves))
+    completes_of, of_event = completes.row_of(), np.arange(len(order)) - begins[level]
+    one_each = np.ones(n_levels, dtype=bool)
+    one_each[level[completes.lengths != 1]] = False
+    number, others = _number_nodes(graph.n_nodes, completes.flat, chains)
     # Members stand by how much they wait for, longest first; `at` is where each stands in its level.
     sources = _fill(graph.sources, hidden_nodes=list(graph.barriers))
-    of_member = level[members.row_of()]
-    moved = np.lexsort((-sources.lengths[members.flat], of_member))
-    nodes, first = members.flat[moved], np.searchsorted(of_member[moved], np.arange(len(begins) + 1))
+    of_member, n_sources = level[members.row_of()], sources.lengths[members.flat]
+    longest = int(n_sources.max(initial=0))
+    moved = np.argsort(of_member * (longest + 1) + longest - n_sources, kind="stable")
+    nodes, first = members.flat[moved], np.searchsorted(of_member[moved], np.arange(n_levels + 1)).tolist()
     at = np.empty(len(moved), dtype=np.int64)
-    at[moved] = np.arange(len(moved)) - first[of_member[moved]]
-    opens, hidden = (np.isin(nodes, list(some)) for some in (graph.openers, graph.barriers))
-    source_columns = _columns(sources.take(nodes), of_member[moved], len(begins))
-    member_columns = _columns(Ragged(at, members.begin), level, len(begins))
-    await_columns = _columns(Ragged(number[awaited.flat], awaited.begin), level, len(begins))
-    for i, (a, b) in enumerate(itertools.pairwise([*begins.tolist(), len(order)])):
-        of_members, of_completes = slice(first[i], first[i + 1]), slice(completes.begin[a], completes.begin[b])
-        events, of_events = order[a:b], member_columns[i]
-        alone = len(of_events) == 1 and np.array_equal(of_events[0], np.arange(b - a))
-        yield Level(
-            sources=source_columns[i],
-            members=nodes[of_members],
-            member_at=None if alone else of_events,
-            awaits=await_columns[i],
-            completes=completes.flat[of_completes],
-            completes_of=completes_of[of_completes] - a,
-            events=events,
-            awaited=np.flatnonzero(is_awaited[events]),
-            number=number[events[is_awaited[events]]],
-            openers=np.flatnonzero(opens[of_members]),
-            barriers=tuple(
-                (n, barrier)
-                for n in np.flatnonzero(hidden[of_members]).tolist()
-                for barrier in graph.barriers[int(nodes[first[i] + n])]
-            ),
-            across_dp=bool(across_dp[events[0]]),
-            chains=tuple(chains[event] for event in events.tolist() if event in chains) if chains else (),
+    at[moved] = np.arange(len(moved)) - np.array(first)[of_member[moved]]
+    alone = np.ones(n_levels, dtype=bool)
+    alone[level[members.lengths != 1]] = False
+    alone[of_member[at != of_event[members.row_of()]]] = False
+    is_awaited = np.zeros(len(head), dtype=bool)
+    is_awaited[graph.moves.awaits.flat] = True
+    awaited = np.flatnonzero(is_awaited[order])
+    place = np.full(len(head), -1)
+    place[order[awaited]] = np.arange(len(awaited))
+    source_columns = _columns(Ragged(number[sources.flat], sources.begin).take(nodes), of_member[moved], n_levels)
+    member_columns = _columns(Ragged(at, members.begin), level, n_levels)
+    await_columns = _columns(Ragged(place[awaits.flat], awaits.begin), level, n_levels)
+    opens, hidden = (
+        _split(np.flatnonzero(np.isin(nodes, list(some))), first) for some in (graph.openers, graph.barriers)
+    )
+    awaited_begin, ends = np.searchsorted(awaited, begin).tolist(), completes.begin[begin].tolist()
+    after = of_event[completes_of]
+    with_chains = np.flatnonzero(np.isin(order, list(chains)))
+    found = []
+    for i, of_chains in enumerate(_split(with_chains, begin)):
+        of_members, of_completes = slice(first[i], first[i + 1]), slice(ends[i], ends[i + 1])
+        found.append(
+            Level(
+                sources=source_columns[i],
+                members=nodes[of_members],
+                member_at=None if alone[i] else member_columns[i],
+                awaits=await_columns[i] if await_columns[i].sizes else None,
+                completes=completes.flat[of_completes],
+                completes_of=None if one_each[i] else after[of_completes],
+                numbers=of_completes,
+                awaited=of_event[awaited[awaited_begin[i] : awaited_begin[i + 1]]],
+                awaited_at=slice(awaited_begin[i], awaited_begin[i + 1]),
+                openers=opens[i] - first[i],
+                barriers=tuple(
+                    (n - first[i], node := int(nodes[n]), tuple(number[[*b.sources]] for b in graph.barriers[node]))
+                    for n in hidden[i].tolist()
+                ),
+                across_dp=bool(across_dp[order[begin[i]]]),
+                chains=tuple(others[event] for event in order[of_chains].tolist()),
+            )
         )
+    return Levels(tuple(found), number, len(awaited))
+
+
+def _number_nodes(
+    n_nodes: int, ending: Ints, chains: Mapping[int, Ints]
+) -> tuple[Ints, dict[int, tuple[int, slice, Ints]]]:
+    """Number the nodes: those that end level by level, those behind the first of a chain, all others.
+
+    Gives them as `Levels` has them, and for the event of each chain the number of its first node, those of the others, and these.
+    """
+    number = np.full(n_nodes + 2, -1)
+    number[ending] = np.arange(len(ending))
+    n, others = len(ending), {}
+    for event, (head, *behind) in ((event, chain.tolist()) for event, chain in chains.items()):
+        number[behind] = np.arange(n, n + len(behind))
+        others[event] = int(number[head]), slice(n, n + len(behind)), np.array(behind)
+        n += len(behind)
+    number[number < 0] = np.arange(n, n_nodes + 2)
+    return number, others
+
+
+def _split(places: Ints, begins: Sequence[int]) -> list[Ints]:
+    """Split rising places by the level that they lie in."""
+    return np.split(places, np.searchsorted(places, begins[1:-1]))
 
 
 def _columns(rows: Ragged, level: Ints, n_levels: int) -> list[Columns]:
     """Give the columns of the rows of each level; `level` is that of each row, and rises."""
     row, of_level = rows.row_of(), np.repeat(level, rows.lengths)
     column = np.arange(len(row)) - rows.begin[row]
-    order = np.lexsort((row, column, of_level))
-    flat, of_level, column = rows.flat[order], of_level[order], column[order]
-    new = np.flatnonzero((np.diff(of_level) != 0) | (np.diff(column) != 0)) + 1
-    found: list[list[Ints]] = [[] for _ in range(n_levels)]
-    for a, b in itertools.pairwise([0, *new.tolist(), len(flat)]):
-        if a < b:
-            found[of_level[a]].append(flat[a:b])
-    return list(map(tuple, found))
+    key = of_level * (int(column.max(initial=0)) + 1) + column
+    order = np.argsort(key, kind="stable")
+    flat, key = rows.flat[order], key[order]
+    begins = np.flatnonzero(np.diff(key, prepend=-1))
+    sizes, of_columns = np.diff(begins, append=len(key)).tolist(), of_level[order][begins]
+    first = np.searchsorted(of_columns, np.arange(n_levels + 1)).tolist()
+    begin = [*begins.tolist(), len(key)]
+    return [Columns(flat[begin[a] : begin[b]], tuple(sizes[a:b])) for a, b in itertools.pairwise(first)]
 
 
 def _rows_of(events: Events) -> tuple[Ragged, Ragged, Ragged]:

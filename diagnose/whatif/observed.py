@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.members import GROUP_PREFIXES
-from diagnose.model.optype import DIRECTIONS, P2P, Op
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds, Trace
 from diagnose.numerics.robust import nan_quantile
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
@@ -86,16 +86,26 @@ class Observed:
     @property
     def pairs(self) -> list[tuple[int, int]]:
         """The point-to-point pairs."""
-        members = self.graph.moves.members
-        pairs = members.take(np.flatnonzero(members.lengths == 2)).flat.reshape(-1, 2)
-        send, recv = pairs[np.isin(self.block.nodes.op[pairs[:, 0]], P2P)].T.tolist()
+        send, recv = self.find_pairs().T.tolist()
         return list(zip(send, recv, strict=True))
 
-    def recv_of(self, pair: tuple[int, int]) -> int:
+    def find_pairs(self) -> Ints:
+        """Give the point-to-point pairs, shape (n_pairs, 2)."""
+        members = self.graph.moves.members
+        pairs = members.take(np.flatnonzero(members.lengths == 2)).flat.reshape(-1, 2)
+        return pairs[np.isin(self.block.nodes.op[pairs[:, 0]], P2P)]
+
+    def find_groups(self) -> Ints:
+        """Give the collectives of all dp ranks of a stage."""
+        moves = self.graph.moves
+        alone = moves.members.take(np.flatnonzero(moves.across_dp & (moves.members.lengths == 1))).flat
+        return alone[np.isin(self.block.nodes.op[alone], DP_COLLECTIVES)]
+
+    def recv_of(self, pair: tuple[int, ...]) -> int:
         """Give the end of a pair that receives."""
         return next(node for node in pair if int(self.block.nodes.op[node]) in _RECEIVES)
 
-    def through(self, pair: tuple[int, int]) -> Seconds:
+    def through(self, pair: tuple[int, ...]) -> Seconds:
         """Say how long after its send began a recv was over: as long as the transfer took, at least."""
         recv = self.recv_of(pair)
         return np.asarray(self.block.end_s[recv] - self.block.start_s[pair[0] if recv == pair[1] else pair[1]])

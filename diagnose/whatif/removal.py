@@ -7,7 +7,7 @@ jobs on an even sample of the steps).
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -15,12 +15,12 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
-from diagnose.whatif.computes import Place, list_computes, place_of
+from diagnose.whatif.computes import Place, Places, find_computes, place_of, places_of
 from diagnose.whatif.graph import Graph, repeat_lanes
-from diagnose.whatif.levels import Changing, OfNodes, stack
+from diagnose.whatif.levels import Changing, OfNodes, at_a_time, stack
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.replay import group_walks, replay, side_by_side
 from diagnose.whatif.schedule import Rebuilt, rebuild
@@ -55,10 +55,8 @@ class Removal:
         self._job = TakenApart(observed, breakdown, n_stages=n_stages, between_s=between_s, tail_s=tail_s)
         self._parts = {part.name: part for part in find_parts(self._job, list_components())}
         self._stalls_of = {part.component.inside: name for name, part in self._parts.items()}
-        #: The computes of each block.
-        self._places = [
-            [(node, place_of(o.block.nodes, node, n_stages)) for node in list_computes(o.block.nodes)] for o in observed
-        ]
+        #: The computes of each block, so many as are looked at at a time.
+        self._places = [_split_computes(o, n_stages) for o in observed]
         #: Where anything stalls a compute.
         self._stalled: Bools = np.asarray(breakdown.stalls.inside_s.any(axis=(-2, -1)))
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
@@ -179,21 +177,20 @@ class Removal:
             eased = [(part, extent) for part, extent in gone if part.changes_work]
             waited = [(part, part.wait_s) for part in self._parts.values() if part.wait_s is not None]
             touched = bool(eased or waited or plan.work)
-            for node, place in self._places[i]:
-                if not touched and not self._stalled[place]:
-                    continue
-                own[node] = self._compute(own[node], place, steps, plan, eased, waited, in_graph=waits)
+            for computes, place in self._places[i]:
+                if touched or self._stalled[place].any():
+                    own[computes] = self._compute(own[computes], place, steps, plan, eased, waited, in_graph=waits)
         for part, extent in gone:
             part.ease_block(i, own, delay, at, extent)
         for scale in plan.scales:
-            for node in np.flatnonzero(np.isin(nodes.op, list(scale.ops))).tolist():
-                own[node] = own[node] * cut(scale.factor_of(int(nodes.stage[node])), steps)
+            for some in at_a_time(own, np.flatnonzero(np.isin(nodes.op, list(scale.ops)))):
+                own[some] = own[some] * cut(scale.factor_of(nodes.stage[some]), steps)
         return own, delay
 
     def _compute(
         self,
         own: Seconds,
-        place: Place,
+        place: Place | Places,
         steps: slice,
         plan: "_Plan",
         eased: Sequence[tuple[Part, Extent]],
@@ -201,13 +198,14 @@ class Removal:
         *,
         in_graph: WaitGraph | None,
     ) -> Seconds:
-        """Give one compute node's durations with some changes; stalls are seconds, the rest is factors.
+        """Give the durations of computes with some changes; stalls are seconds, the rest is factors.
 
         `eased` are the components among the changes that are factors, `waited` those of the job that are waits in computes.
-        What a compute waits for in the graph is no part of its duration.
+        What a compute waits for in the graph is no part of its duration. Of several computes `place` has arrays, and `own` the
+        shape (n_computes, n_steps, n_dp).
         """
         stalls, stage = self.breakdown.stalls, place[1] % self.n_stages
-        stalled = self._stalled[place]
+        stalled = self._stalled[place].any()
         stall = stalls.inside_s[(*place, steps)]
         waits = [(part, wait_s[(*place, steps)]) for part, wait_s in waited]
         work = own - stall if stalled else own
@@ -273,31 +271,38 @@ class Removal:
             | {key: by_step[gone & everything] for key, gone in sets.items()},
             alone_s=alone,
             last_s=last,
-            share=self._shapley(players, names),
+            share=self._shapley(players, names, by_step),
             blame_s={name: seconds for name, seconds in blame.items() if seconds is not None},
             traits={name: part.component.traits for name, part in self._parts.items()},
         )
 
     def _replay_all(self, sets: Sequence[Iterable[str]], pick: Sequence[slice] | None = None) -> list[Seconds]:
         """Replay without each of several sets."""
+        if not sets:
+            return []
         plans, blocks = [_Plan([Remove(name) for name in gone]) for gone in sets], [o.block for o in self.observed]
         parts = group_walks(plans, blocks)
         return [*np.concatenate(side_by_side(lambda part: self._price_each(part, pick), parts, blocks))]
 
-    def _shapley(self, players: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    def _shapley(
+        self, players: Sequence[str], names: Sequence[str], by_step: Mapping[frozenset[str], Seconds]
+    ) -> dict[str, float]:
         """Share the lost time out: each component's part averaged over all orders of removing them.
 
-        Breakdown that do not matter are one more player; its part is unexplained and is not listed.
+        Breakdown that do not matter are one more player; its part is unexplained and is not listed. `by_step` has the steps without
+        some sets of components, known already.
         """
         rest = [name for name in names if name not in players]
         all_players: list[tuple[str, ...]] = [(name,) for name in players] + ([tuple(rest)] if rest else [])
         pick = self.sample_steps()
         orders = range(len(all_players) + 1)
         coalitions = [m for size in orders for m in itertools.combinations(range(len(all_players)), size)]
-        removed = [[name for member in members for name in all_players[member]] for members in coalitions]
+        removed = [frozenset(name for member in members for name in all_players[member]) for members in coalitions]
+        known = dict(by_step) if all(at.step == 1 for at in pick) else {}
+        wanted = [gone for gone in removed if gone not in known]
+        known |= zip(wanted, self._replay_all(wanted, pick), strict=True)
         worth = {
-            frozenset(members): -float(times.sum())
-            for members, times in zip(coalitions, self._replay_all(removed, pick), strict=True)
+            frozenset(members): -float(known[gone].sum()) for members, gone in zip(coalitions, removed, strict=True)
         }
         n = len(all_players)
         total = worth[frozenset(range(n))] - worth[frozenset()]
@@ -343,8 +348,8 @@ class _Plan:
         """Say whether a component goes on all workers."""
         return name in self.gone and self.gone[name].workers is None
 
-    def lanes(self, name: str, stage: int) -> Lanes:
-        """Say on which dp ranks of a stage a component goes."""
+    def lanes(self, name: str, stage: int | Ints) -> Lanes:
+        """Say on which dp ranks of a stage, or of several, a component goes."""
         return self.gone[name].lanes(stage) if name in self.gone else False
 
     def spent(self, n_steps: int) -> Seconds:
@@ -366,7 +371,17 @@ def _join_lanes(each: Sequence[OfNodes], shape: tuple[int, int]) -> OfNodes:
     return [np.concatenate([np.broadcast_to(a, shape) for a in of_node]) for of_node in zip(*each, strict=True)]
 
 
-def _pick(factor: Seconds, place: Place, steps: slice) -> Seconds:
-    """Take the factors of one compute, shape broadcastable to (n_steps, n_dp)."""
-    at = tuple(i if n > 1 else 0 for i, n in zip(place, factor.shape, strict=False))
+def _split_computes(o: Observed, n_stages: int) -> list[tuple[int | Ints, Place | Places]]:
+    """List the computes of a block, as many as are looked at at a time, with their places."""
+    nodes = o.block.nodes
+    return [
+        (some, place_of(nodes, some, n_stages) if isinstance(some, int) else places_of(nodes, some, n_stages))
+        for some in at_a_time(o.own, find_computes(nodes))
+    ]
+
+
+def _pick(factor: Seconds, place: Place | Places, steps: slice) -> Seconds:
+    """Take the factors of computes, shape broadcastable to (n_steps, n_dp), or (n_computes, n_steps, n_dp)."""
+    places: tuple[int | Ints, ...] = place
+    at = tuple(i if n > 1 else 0 for i, n in zip(places, factor.shape, strict=False))
     return cut(factor[at], steps)

@@ -17,7 +17,7 @@ import numpy as np
 from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Block, Seconds
 from diagnose.whatif.graph import Event, Graph, last_of, split_nodes
-from diagnose.whatif.levels import OfNodes, list_shapes, replay_levels
+from diagnose.whatif.levels import OfNodes, levels_of, list_shapes, replay_levels
 
 #: Operations of up to so many lanes are measured many at a time: calls cost more there than what is copied.
 FEW_LANES = 256
@@ -115,7 +115,8 @@ def _walk(
     """
     if (by_level := replay_levels(graph, worlds, delay)) is not None:
         kept = graph.moves.completes.flat.tolist() if keep_all else graph.finals
-        return [{node: of_world[node] for node in kept} for of_world in by_level[0]], by_level[1]
+        at = levels_of(graph).number[[*kept]].tolist()
+        return [dict(zip(kept, map(of_world.__getitem__, at), strict=True)) for of_world in by_level[0]], by_level[1]
     ends: list[dict[int, Seconds]] = [{} for _ in worlds]
     moved: list[dict[int, Seconds]] = [{} for _ in worlds]
     openings = [np.zeros((1, 1))] * len(worlds)

@@ -185,62 +185,70 @@ def restrict(o: Observed, excess: Mapping[int, Seconds], places: SlowPlaces) -> 
     Operations of one batch end together, so all of a batch that goes through a slow place are kept.
     """
     nodes, found = o.block.nodes, dict[int, Seconds]()
-    batch_of = {node: event.completes for event in o.graph.events if event.awaits for node in event.completes}
-    members_of = {node: event.members for event in o.graph.events for node in event.members}
-    pair_of = {node: pair for pair in o.pairs for node in pair}
+    batch_of = {node: batch for batch in o.graph.list_batches() for node in batch}
+    way_at = {node: way for pair, way in list_ways(o).items() for node in pair}
     has_card = places.cards.any()
     for node, seconds in excess.items():
         op, stage = int(nodes.op[node]), int(nodes.stage[node])
-        if node in pair_of:
+        if node in way_at:
             share = np.zeros(seconds.shape[-1])
             for other in batch_of.get(node, (node,)):
-                if other in pair_of:
-                    link, direction = way_of(nodes, pair_of[other])
+                if other in way_at:
+                    link, direction = way_at[other]
                     share = np.maximum(share, places.mended_ways[direction, link])
             kept = share * seconds
         elif op in DP_COLLECTIVES:
             kept = places.mended_groups[stage] * seconds
         else:  # what a card shares with all or some others, or by itself
             whole = places.groups.all() or (op == Op.CLIP and has_card)
-            ends = [int(nodes.stage[member]) for member in members_of.get(node, (node,))]
+            ends = nodes.stage[o.graph.members_of(node)]
             kept = seconds if whole else np.where(places.cards[:, ends].any(axis=1), seconds, 0.0)
         if kept.any():
             found[node] = kept
     return found
 
 
-def way_of(nodes: Nodes, pair: tuple[int, ...]) -> tuple[int, int]:
-    """Name the link of a pair by its first stage, and its direction: 0 as forwards go."""
-    a, b = (int(nodes.stage[node]) for node in pair)
-    link = min(a, b) if abs(a - b) == 1 else max(a, b)
-    return link, int(int(nodes.op[pair[0]]) in (Op.BACKWARD_SEND, Op.BACKWARD_RECV))
+def ways_of(nodes: Nodes, pairs: Ints) -> tuple[Ints, Ints]:
+    """Name the links of pairs, shape (n_pairs, 2), by their first stages, and their directions: 0 as forwards go."""
+    first, second = nodes.stage[pairs].T
+    link = np.where(np.abs(first - second) == 1, np.minimum(first, second), np.maximum(first, second))
+    return link, np.isin(nodes.op[pairs[:, 0]], (Op.BACKWARD_SEND, Op.BACKWARD_RECV)).astype(np.int64)
 
 
-def pair_seconds(o: Observed, seconds: Mapping[int, Seconds]) -> dict[tuple[int, int], Seconds]:
+def list_ways(o: Observed) -> dict[tuple[int, ...], tuple[int, int]]:
+    """Name the way of each pair of a block: link and direction, as `ways_of` has them."""
+    pairs = o.find_pairs()
+    ways = zip(*(axis.tolist() for axis in ways_of(o.block.nodes, pairs)), strict=True)
+    return dict(zip(zip(*pairs.T.tolist(), strict=True), ways, strict=True))
+
+
+def pair_seconds(o: Observed, seconds: Mapping[int, Seconds]) -> dict[tuple[int, ...], Seconds]:
     """Say what the message of each pair took of these seconds by node, shape (n_steps, n_dp); pairs that took none are left out.
 
     A member of a batch ends with the batch, so of two ends the one that took less says it. But a send that fits into a buffer is
     over before its message is there: a recv says when that was, unless something else of its batch may have ended later, or its
     worker stood still, which makes one message late and not half of those of its step and way.
     """
-    recv_of = {node: o.recv_of(pair) for pair in o.pairs for node in pair}
-    batch_of = {node: event.completes for event in o.graph.events if event.awaits for node in event.completes}
-    by_way: dict[tuple[int, int], dict[tuple[int, int], tuple[Seconds, Seconds]]] = {}
-    for pair in o.pairs:
-        ends = [seconds.get(node, np.zeros(o.block.start_s.shape[1:])) for node in pair]
-        took = by_recv = np.minimum(*ends)
+    way_of = list_ways(o)
+    recv_of = {node: o.recv_of(pair) for pair in way_of for node in pair}
+    batch_of = {node: tuple(batch) for batch in o.graph.list_batches() for node in batch}
+    zero = np.zeros(o.block.start_s.shape[1:])
+    by_way: dict[tuple[int, int], dict[tuple[int, ...], tuple[Seconds, Seconds]]] = {}
+    for pair, way in way_of.items():
+        took = by_recv = np.minimum(seconds[pair[0]], seconds[pair[1]]) if all(n in seconds for n in pair) else zero
         recv = recv_of[pair[0]]
-        beside = [recv_of[node] for node in batch_of.get(recv, ()) if node != recv and node in recv_of]
-        if recv in seconds and not o.are_derived and not any(other in batch_of[recv] for other in beside):
-            # What it sent in this batch was there, at the latest, when the recv of that was over.
-            alone = np.all([o.block.end_s[other] < o.block.end_s[recv] for other in beside], axis=0)
-            by_recv = np.where(alone, seconds[recv], took)
-        by_way.setdefault(way_of(o.block.nodes, pair), {})[pair] = took, by_recv
-    found: dict[tuple[int, int], Seconds] = {}
+        if recv in seconds and not o.are_derived:
+            beside = [recv_of[node] for node in batch_of.get(recv, ()) if node != recv and node in recv_of]
+            if not any(other in batch_of[recv] for other in beside):
+                # What it sent in this batch was there, at the latest, when the recv of that was over.
+                alone = np.all([o.block.end_s[other] < o.block.end_s[recv] for other in beside], axis=0)
+                by_recv = np.where(alone, seconds[recv], took)
+        by_way.setdefault(way, {})[pair] = took, by_recv
+    found: dict[tuple[int, ...], Seconds] = {}
     for of_way in by_way.values():
         usual = lower_median(np.stack([by_recv for _, by_recv in of_way.values()]), axis=0)
         found.update((pair, np.maximum(took, np.minimum(by_recv, usual))) for pair, (took, by_recv) in of_way.items())
-    return {pair: found[pair] for pair in o.pairs if found[pair].any()}
+    return {pair: found[pair] for pair in way_of if found[pair].any()}
 
 
 def _add_up(
@@ -262,24 +270,21 @@ def _add_up(
     for o, excess, spread in zip(observed, excesses, spreads, strict=True):
         nodes, at = o.block.nodes, slice(first, first + len(o.block.steps))
         first = at.stop
-        by_pair = pair_seconds(o, excess)
-        for pair in o.pairs:
-            link, direction = way_of(nodes, pair)
-            exists[direction, link] = True
-            n_all += n_dp * len(o.block.steps)
-            seconds = by_pair.get(pair)
-            if seconds is not None:
-                ways[direction, link, :, at] += seconds.T
-                count(seconds, spread[o.recv_of(pair)])
-        for event in o.graph.events:
-            if event.across_dp and len(event.members) == 1 and int(nodes.op[event.members[0]]) in DP_COLLECTIVES:
-                (node,) = event.members
-                has_group[nodes.stage[node]] = True
-                n_all += len(o.block.steps)
-                if node in excess:  # all members move together: one that ends late for itself is no slow group
-                    seconds = np.median(excess[node], axis=1)
-                    groups[nodes.stage[node], at] += seconds
-                    count(seconds, spread[node])
+        way_of = list_ways(o)
+        n_all += n_dp * len(o.block.steps) * len(way_of)
+        for direction_of_link in {way[::-1] for way in way_of.values()}:
+            exists[direction_of_link] = True
+        for pair, seconds in pair_seconds(o, excess).items():
+            link, direction = way_of[pair]
+            ways[direction, link, :, at] += seconds.T
+            count(seconds, spread[o.recv_of(pair)])
+        for node in o.find_groups().tolist():
+            has_group[nodes.stage[node]] = True
+            n_all += len(o.block.steps)
+            if node in excess:  # all members move together: one that ends late for itself is no slow group
+                seconds = np.median(excess[node], axis=1)
+                groups[nodes.stage[node], at] += seconds
+                count(seconds, spread[node])
     seconds_s = np.concatenate(every)
     n_transfers = float(seconds_s.sum() ** 2 / max(float((seconds_s**2).sum()), np.finfo(float).tiny))
     slow_share = len(seconds_s) / max(n_all, 1)
@@ -389,12 +394,12 @@ def _find_waiting(observed: Sequence[Observed], excesses: Sequence[Mapping[int, 
     for o, excess in zip(observed, excesses, strict=True):
         by_way: dict[tuple[int, int], list[tuple[Seconds, Seconds, Seconds]]] = {}
         by_pair = pair_seconds(o, excess) if o.are_derived else {}
-        for pair in o.pairs if o.are_derived else ():
+        for pair, way in list_ways(o).items() if o.are_derived else ():
             beyond = by_pair.get(pair)
             through = o.through(pair)
             beyond = np.zeros(through.shape) if beyond is None else beyond
             usual = np.minimum(o.own[pair[0]], o.own[pair[1]]) - beyond
-            by_way.setdefault(way_of(o.block.nodes, pair), []).append((through, beyond, usual))
+            by_way.setdefault(way, []).append((through, beyond, usual))
         for (link, _), messages in by_way.items():
             through, beyond, usual = (np.stack(seconds) for seconds in zip(*messages, strict=True))
             in_step = beyond.sum(axis=0)  # (n_steps, n_dp)
@@ -416,20 +421,20 @@ def _find_victims(
     """
     seconds, count, n_slow, n_all = np.zeros((4, 2, n_stages, observed[0].block.n_dp))
     for o, excess in zip(observed, excesses, strict=True):
-        nodes = o.block.nodes
-        batch_of = {node: i for i, event in enumerate(o.graph.events) if event.awaits for node in event.completes}
+        batch_of = {node: i for i, batch in enumerate(o.graph.list_batches()) for node in batch}
         ways_in: dict[int, set[tuple[int, int]]] = {}
         slow = np.zeros((n_stages, *o.block.start_s.shape[1:]), dtype=bool)  # (n_stages, n_steps, n_dp)
+        way_of = list_ways(o)
         lost_s = pair_seconds(o, excess)
-        by_pair = {pair: lost_s.get(pair) for pair in o.pairs}
+        by_pair = {pair: lost_s.get(pair) for pair in way_of}
         for pair, beyond in by_pair.items():
-            way = way_of(nodes, pair)
+            way = way_of[pair]
             if beyond is not None:
                 slow[way[0]] |= beyond > 0
             for node in pair:
                 ways_in.setdefault(batch_of.get(node, -1), set()).add(way)
         for pair, beyond in by_pair.items():
-            link, direction = way_of(nodes, pair)
+            link, direction = way_of[pair]
             here = slow[link] & ways[direction, link]
             if not here.any():
                 continue
@@ -468,7 +473,7 @@ def _find_innocent(ways: Bools, mean_s: Seconds) -> Bools:
 
 
 def _in_each(
-    pair: tuple[int, int],
+    pair: tuple[int, ...],
     batch_of: Mapping[int, int],
     ways_in: Mapping[int, Iterable[tuple[int, int]]],
     own: tuple[int, int],

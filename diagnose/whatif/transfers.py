@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DP_COLLECTIVES
 from diagnose.model.trace import Seconds
 from diagnose.model.transfers import Transfers
 from diagnose.numerics.robust import weighted_median
 from diagnose.whatif.components.transfer import TransferPart, stride_of
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
-from diagnose.whatif.slow_places import pair_seconds, way_of
+from diagnose.whatif.slow_places import list_ways, pair_seconds
 
 #: Beyond this many times the median of all links a single transfer is late (a flap is seconds against milliseconds).
 LATE_RATIO = 3.0
@@ -24,36 +23,50 @@ def measure_transfers(removal: Removal) -> Transfers:
     """Measure the transfers of a job."""
     observed, n_stages, n_steps = removal.observed, removal.n_stages, len(removal.breakdown.steps)
     part = removal.part_of(TransferPart)
-    link_s, late_s = _measure_links(observed, n_stages, n_steps)
-    link_excess_s, group_excess_s, ratio, typical = _add_up_excess(observed, part.excess_s, n_stages, n_steps)
+    owns = [_own_of_pairs(o) for o in observed]
+    by_block = [_by_link(o, own) for o, own in zip(observed, owns, strict=True)]
+    link_s, late_s = _measure_links(by_block, n_stages, n_steps, observed[0].block.n_dp)
+    link_excess_s, group_excess_s, ratio, typical = _add_up_excess(observed, owns, part.excess_s, n_stages, n_steps)
     step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
     group_s = _measure_groups(observed, n_stages)
-    by_step = _measure_steps(observed, n_stages, n_steps)
+    by_step = _measure_steps(observed, by_block, n_stages, n_steps)
     return Transfers(
         link_s, late_s, group_s, step_s, link_excess_s, group_excess_s, ratio, typical, part.slow, *by_step
     )
 
 
-def _measure_links(observed: Sequence[Observed], n_stages: int, n_steps: int) -> tuple[Seconds, Seconds]:
+def _measure_links(
+    by_block: Sequence[Mapping[int, Seconds]], n_stages: int, n_steps: int, n_dp: int
+) -> tuple[Seconds, Seconds]:
     """Say how long a transfer of each link usually takes, and what late ones cost a step; shape (n_stages, n_dp)."""
     by_link: dict[int, list[Seconds]] = {}
-    for o in observed:
-        for pair, own in _own_of_pairs(o).items():
-            by_link.setdefault(way_of(o.block.nodes, pair)[0], []).append(own)
-    link_s, late_s = np.full((2, n_stages, observed[0].block.n_dp), np.nan)
-    for link, owns in by_link.items():
-        link_s[link] = np.median(np.concatenate([seconds[:: stride_of(seconds)] for seconds in owns]), axis=0)
+    for own in by_block:
+        for link, seconds in own.items():
+            by_link.setdefault(link, []).append(seconds)
+    link_s, late_s = np.full((2, n_stages, n_dp), np.nan)
+    for link, every in by_link.items():
+        sampled = [seconds[:, :: stride_of(seconds[0])].reshape(-1, n_dp) for seconds in every]
+        link_s[link] = np.median(np.concatenate(sampled), axis=0)
     usual = max(float(np.nanmedian(link_s)), 0.0) if by_link else 0.0
-    for link, owns in by_link.items():
-        late = sum(np.where(seconds > LATE_RATIO * usual, seconds - usual, 0.0).sum(axis=0) for seconds in owns)
+    for link, every in by_link.items():
+        late = sum(np.where(s > LATE_RATIO * usual, s - usual, 0.0).sum(axis=(0, 1)) for s in every)
         late_s[link] = late / n_steps
     return link_s, late_s
 
 
-def _own_of_pairs(o: Observed) -> dict[tuple[int, int], Seconds]:
+def _own_of_pairs(o: Observed) -> dict[tuple[int, ...], Seconds]:
     """Say how long each transfer took; of shape (n_steps, n_dp)."""
-    own = pair_seconds(o, {node: o.own[node] for pair in o.pairs for node in pair})
-    return {pair: own.get(pair, np.zeros(o.block.start_s.shape[1:])) for pair in o.pairs}
+    way_of, zero = list_ways(o), np.zeros(o.block.start_s.shape[1:])
+    own = pair_seconds(o, {node: o.own[node] for pair in way_of for node in pair})
+    return {pair: own.get(pair, zero) for pair in way_of}
+
+
+def _by_link(o: Observed, own: Mapping[tuple[int, ...], Seconds]) -> dict[int, Seconds]:
+    """Give the times of the transfers of each link: seconds, shape (n_transfers, n_steps, n_dp)."""
+    found: dict[int, list[Seconds]] = {}
+    for pair, (link, _) in list_ways(o).items():
+        found.setdefault(link, []).append(own[pair])
+    return {link: np.stack(found[link]) for link in sorted(found)}
 
 
 def _measure_groups(observed: Sequence[Observed], n_stages: int) -> Seconds:
@@ -61,40 +74,40 @@ def _measure_groups(observed: Sequence[Observed], n_stages: int) -> Seconds:
     by_group: dict[int, dict[tuple[int, int], list[Seconds]]] = {}
     for o in observed:
         nodes = o.block.nodes
-        for node in (event.members[0] for event in o.graph.events if event.across_dp):
-            if nodes.op[node] in DP_COLLECTIVES:
-                place = int(nodes.op[node]), int(nodes.seq[node])
-                group = by_group.setdefault(int(nodes.stage[node]), {})
-                group.setdefault(place, []).append(o.own[node].min(axis=1))
+        for node in o.find_groups().tolist():
+            place = int(nodes.op[node]), int(nodes.seq[node])
+            group = by_group.setdefault(int(nodes.stage[node]), {})
+            group.setdefault(place, []).append(o.own[node].min(axis=1))
     group_s = np.full(n_stages, np.nan)
     for stage, places in by_group.items():
         group_s[stage] = sum(float(np.median(np.concatenate(own))) for own in places.values())
     return group_s
 
 
-def _measure_steps(observed: Sequence[Observed], n_stages: int, n_steps: int) -> tuple[Seconds, Seconds]:
+def _measure_steps(
+    observed: Sequence[Observed], by_block: Sequence[Mapping[int, Seconds]], n_stages: int, n_steps: int
+) -> tuple[Seconds, Seconds]:
     """Say how long transfers of each link, and collectives of each stage, took in each step."""
     links_s = np.full((n_stages, n_steps, observed[0].block.n_dp), np.nan)
     groups_s, has_group = np.zeros((n_stages, n_steps)), np.zeros((n_stages, n_steps), dtype=bool)
     first = 0
-    for o in observed:
+    for o, by_link in zip(observed, by_block, strict=True):
         nodes, steps = o.block.nodes, slice(first, first + len(o.block.steps))
         first = steps.stop
-        n_transfers = np.zeros(n_stages)
-        for pair, own in _own_of_pairs(o).items():
-            link = way_of(nodes, pair)[0]
-            links_s[link, steps] = own if not n_transfers[link] else links_s[link, steps] + own
-            n_transfers[link] += 1
-        links_s[:, steps] /= np.maximum(n_transfers, 1)[:, None, None]
-        for node in (event.members[0] for event in o.graph.events if event.across_dp):
-            if nodes.op[node] in DP_COLLECTIVES:
-                groups_s[int(nodes.stage[node]), steps] += o.own[node].min(axis=1)
-                has_group[int(nodes.stage[node]), steps] = True
+        for link, seconds in by_link.items():
+            links_s[link, steps] = seconds.mean(axis=0)
+        for node in o.find_groups().tolist():
+            groups_s[int(nodes.stage[node]), steps] += o.own[node].min(axis=1)
+            has_group[int(nodes.stage[node]), steps] = True
     return np.moveaxis(links_s, 2, 1), np.where(has_group, groups_s, np.nan)
 
 
 def _add_up_excess(
-    observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]], n_stages: int, n_steps: int
+    observed: Sequence[Observed],
+    owns: Sequence[Mapping[tuple[int, ...], Seconds]],
+    excesses: Sequence[Mapping[int, Seconds]],
+    n_stages: int,
+    n_steps: int,
 ) -> tuple[Seconds, Seconds, float | None, float | None]:
     """Add up what transfers took beyond ordinary ones by link and by group, seconds a step, and say how many times as long.
 
@@ -102,23 +115,28 @@ def _add_up_excess(
     """
     link_excess_s, group_excess_s = np.zeros((n_stages, observed[0].block.n_dp)), np.zeros(n_stages)
     ratios, weights = [], []
-    for o, excess in zip(observed, excesses, strict=True):
-        nodes, of_pairs, own_of = o.block.nodes, pair_seconds(o, excess), _own_of_pairs(o)
-        for event in o.graph.events:
-            pair = event.members if event.members in own_of else None
-            slow = [excess[node] for node in event.members if node in excess]
-            if not slow or (pair and pair not in of_pairs):
+    for o, own_of, excess in zip(observed, owns, excesses, strict=True):
+        nodes, moves, of_pairs = o.block.nodes, o.graph.moves, pair_seconds(o, excess)
+        beyond = np.zeros(len(nodes), dtype=bool)
+        beyond[[*excess]] = True
+        late_events = np.unique(moves.members.row_of()[beyond[moves.members.flat]])
+        way_of = list_ways(o) if len(late_events) else {}
+        for members, across_dp in zip(
+            moves.members.take(late_events).rows(), moves.across_dp[late_events].tolist(), strict=True
+        ):
+            is_pair = members in way_of
+            if is_pair and members not in of_pairs:
                 continue
-            seconds, own = np.max(np.stack(slow), axis=0), o.own[event.members[0]]
-            if pair:
-                seconds, own = of_pairs[pair], own_of[pair]
+            seconds, own = np.max(np.stack([excess[n] for n in members if n in excess]), axis=0), o.own[members[0]]
+            if is_pair:
+                seconds, own = of_pairs[members], own_of[members]
             late = seconds > 0
             ratios.append((seconds / np.maximum(own - seconds, 1e-9))[late])
             weights.append(seconds[late])
-            if pair:
-                link_excess_s[way_of(nodes, pair)[0]] += seconds.sum(axis=0) / n_steps
-            elif event.across_dp and len(event.members) == 1:
-                group_excess_s[int(nodes.stage[event.members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
+            if is_pair:
+                link_excess_s[way_of[members][0]] += seconds.sum(axis=0) / n_steps
+            elif across_dp and len(members) == 1:
+                group_excess_s[int(nodes.stage[members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
     ratio, weight = np.concatenate([[], *ratios]), np.concatenate([[], *weights])
     typical = float(np.median(ratio)) if len(ratio) else None
     return link_excess_s, group_excess_s, weighted_median(ratio, weight), typical

@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
-from diagnose.model.trace import Evidence, Nodes
+from diagnose.model.trace import Evidence, Nodes, Seconds
 from diagnose.whatif import clocks
 from diagnose.whatif.barriers import _find_barrier, _find_barriers, _holds, _lane_mean, _left_over
 from diagnose.whatif.batches import GRANULARITY_S, SampledLanes, _group_alike
@@ -19,11 +19,12 @@ from diagnose.whatif.computes import gather_computes
 from diagnose.whatif.contention import _ends_then
 from diagnose.whatif.delays import delay_excess, measure_carried
 from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
-from diagnose.whatif.graph import Barrier, Event, Events
-from diagnose.whatif.observed import _types_apart
+from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged
+from diagnose.whatif.observed import Observed, _types_apart
 from diagnose.whatif.occupied import Keys, Union, _last_before
+from diagnose.whatif.slow_places import pair_seconds
 from diagnose.whatif.timeline import _times
-from diagnose.whatif.transfers import _add_up_excess, _measure_links
+from diagnose.whatif.transfers import _add_up_excess, _by_link, _measure_links, _own_of_pairs
 from diagnose.whatif.waits import add_waits
 
 NAN = float("nan")
@@ -156,11 +157,11 @@ def late_job(delays: dict[int, Any], *, filled: Any = None) -> Any:
     """Give two stages with two forwards and a send each; launch delays by node over 4 steps of 10 s."""
     found = nodes(*((op, stage) for stage in (0, 1) for op in (Op.FORWARD, Op.FORWARD, Op.FORWARD_SEND)))
     found.seq[[1, 4]] = 1
-    events = [SimpleNamespace(members=(n,)) for n in range(6)]
-    block = SimpleNamespace(nodes=found, end_s=np.full((6, 4, 1), 10.0), filled=filled)
-    whole = {n: np.reshape(delays.get(n, np.zeros(4)), (4, 1)) for n in range(6)}
-    graph = SimpleNamespace(events=events, waits=[(), (0,), (1,), (), (3,), (4,)])
-    return SimpleNamespace(block=block, graph=graph, idle=whole.__getitem__)
+    block: Any = SimpleNamespace(nodes=found, end_s=np.full((6, 4, 1), 10.0), filled=filled)
+    whole = np.array([np.reshape(delays.get(n, np.zeros(4)), (4, 1)) for n in range(6)])
+    moves = Events.of([Event((n,), across_dp=False, completes=(n,)) for n in range(6)])
+    graph = Graph(Ragged.of([(), (0,), (1,), (), (3,), (4,)]), moves, {}, (), frozenset())
+    return Observed(block, graph, whole, whole)
 
 
 @pytest.mark.parametrize(
@@ -539,48 +540,67 @@ def test_the_parts_are_the_clean_step(monkeypatch: pytest.MonkeyPatch, between_s
 # ------------------------------------------------------------------------------------------ transfers, timelines, waits
 
 
-def two_ends(own: list[float], *, pair: bool = True) -> Any:
+def two_ends(own: list[float]) -> Any:
     """Give a send from stage 0 and its recv on stage 1, and a collective of stage 1, in two steps on two ranks."""
     found = nodes((Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 1), (Op.ALL_GATHER, 1))
-    events = [SimpleNamespace(members=(0, 1), across_dp=False), SimpleNamespace(members=(2,), across_dp=True)]
-    block = SimpleNamespace(nodes=found, n_dp=2)
+    events = [Event(ends, across_dp=ends == (2,), completes=ends) for ends in ((0, 1), (2,))]
+    graph = Graph(Ragged.of([(), (), ()]), Events.of(events), {}, (), frozenset())
+    block: Any = SimpleNamespace(nodes=found, n_dp=2, start_s=np.zeros((3, 2, 2)))
     seconds = [np.full((2, 2), s) for s in own]
-    return SimpleNamespace(
-        block=block, own=seconds, pairs=[(0, 1)] if pair else [], graph=SimpleNamespace(events=events)
-    )
+    return Observed(block, graph, seconds, seconds)
+
+
+def measure_links(o: Observed, n_steps: int) -> tuple[Seconds, Seconds]:
+    """Measure the links of one block."""
+    return _measure_links([_by_link(o, _own_of_pairs(o))], 2, n_steps, 2)
 
 
 def test_seconds_of_slow_transfers() -> None:
-    """Of a pair the end that took less, if both are slow; of a group the longest rank's; ratios to what they take without."""
+    """Of a pair those of its recv: a send may be over before; of a group the longest rank's; ratios to what they take without."""
     o = two_ends([3.0, 3.0, 5.0])
     one, two = np.array([[2.0, 0.0], [2.0, 0.0]]), np.array([[1.5, 0.0], [2.0, 1.0]])
     group = np.array([[4.0, 1.0], [0.0, 0.0]])
-    link_s, group_s, ratio, typical = _add_up_excess([o], [{0: one, 1: two, 2: group}], 2, 2)
-    assert link_s.tolist() == [[1.75, 0.0], [0.0, 0.0]]
+
+    def add_up(excess: dict[int, Seconds]) -> tuple[Seconds, Seconds, float | None, float | None]:
+        return _add_up_excess([o], [_own_of_pairs(o)], [excess], 2, 2)
+
+    link_s, group_s, ratio, typical = add_up({0: one, 1: two, 2: group})
+    assert link_s.tolist() == [[1.75, 0.5], [0.0, 0.0]]
     assert group_s.tolist() == [0.0, 2.0]
-    # Pairs: 1.5 over 1.5, 2 over 1; the group 4 over 1, and 1 over 4: of 8.5 s half are at 2 or less.
-    assert (ratio, typical) == pytest.approx((2.0, 1.5))
-    assert _add_up_excess([o], [{0: one}], 2, 2)[0].tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    assert _add_up_excess([o], [{2: group}], 2, 2)[1].tolist() == [0.0, 2.0]
-    assert _add_up_excess([o], [{}], 2, 2)[2:] == (None, None)
+    # Pairs: 1.5 over 1.5, 2 over 1, 1 over 2; the group 4 over 1, and 1 over 4: of 9.5 s half are at 2 or less.
+    assert (ratio, typical) == pytest.approx((2.0, 1.0))
+    assert add_up({0: one})[0].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert add_up({2: group})[1].tolist() == [0.0, 2.0]
+    assert add_up({})[2:] == (None, None)
+
+
+def test_a_late_message_is_its_recvs_where_others_of_its_way_are_late() -> None:
+    """A send that fits into a buffer is over at once: of two messages of a way two late ones are the link's, one alone is none."""
+    found = nodes(*[(op, stage) for _ in range(3) for op, stage in ((Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 1))])
+    events = [Event(ends, across_dp=False, completes=ends) for ends in ((0, 1), (2, 3), (4, 5))]
+    graph = Graph(Ragged.of([()] * 6), Events.of(events), {}, (), frozenset())
+    block: Any = SimpleNamespace(nodes=found, n_dp=1, start_s=np.zeros((6, 1, 1)))
+    o = Observed(block, graph, [], [])
+    late = {node: np.full((1, 1), 2.0) for node in (1, 3)}
+    assert {pair: s.item() for pair, s in pair_seconds(o, late).items()} == {(0, 1): 2.0, (2, 3): 2.0}
+    assert pair_seconds(o, {1: late[1]}) == {}
 
 
 def test_links_have_their_usual_seconds() -> None:
-    """The shorter end; transfers of more than three times the usual link count as late, by what they are longer."""
+    """Those of recvs; transfers of more than three times the usual link count as late, by what they are longer."""
     o = two_ends([0.5, 0.1, 0.0])
     o.own[1] = np.array([[0.1, 0.1], [0.1, 0.5]])
-    o.own[0] = np.full((2, 2), 0.6)
-    link_s, late_s = _measure_links([o], 2, 2)
+    o.own[0] = np.full((2, 2), 0.05)
+    link_s, late_s = measure_links(o, 2)
     assert link_s[0].tolist() == pytest.approx([0.1, 0.3])
     assert np.isnan(link_s[1]).all()
     assert late_s[0].tolist() == [0.0, 0.0]  # the usual link takes 0.2
     o.own[1][1, 1] = 1.9
-    o.own[0][:] = 2.0
-    link_s, late_s = _measure_links([o], 2, 4)
+    link_s, late_s = measure_links(o, 4)
     assert late_s[0].tolist() == pytest.approx([0.0, (1.9 - 0.55) / 4])  # the usual one is between 0.1 and 1.0
     o.own[1] = np.array([[0.1, 0.1], [0.1, 0.1], [0.1, 0.5]])
-    o.own[0] = np.full((3, 2), 2.0)
-    assert _measure_links([o], 2, 4)[1][0].tolist() == pytest.approx([0.0, 0.1])
+    o.own[0] = np.full((3, 2), 0.05)
+    assert measure_links(o, 4)[1][0].tolist() == pytest.approx([0.0, 0.1])
 
 
 def test_operations_start_when_what_they_wait_for_has_ended() -> None:

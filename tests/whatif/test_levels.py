@@ -50,12 +50,12 @@ def test_levels_give_what_a_walk_gives(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(levels, "MIN_EVENTS", 0)
     for expected, found in zip(walked, all_replays(m), strict=True):
         assert (np.broadcast_to(expected, found.shape) == found).all()
-    assert all(o.graph.levels and len(o.graph.levels) < len(o.graph.events) for o in m.observed)
+    assert all(len(levels.levels_of(o.graph).levels) < len(o.graph.events) for o in m.observed)
     monkeypatch.setattr(levels, "MIN_CHAIN", 2)
     for at in (*m.prepared, *m.observed):
         at.graph.levels.clear()
     for expected, found in zip(walked, all_replays(m), strict=True):
         assert (np.broadcast_to(expected, found.shape) == found).all()
-    assert any(level.chains for o in m.observed for level in o.graph.levels)
+    assert any(level.chains for o in m.observed for level in levels.levels_of(o.graph).levels)
     monkeypatch.setattr(levels, "MAX_CELLS", 0)
     assert levels.replay_levels(m.observed[0].graph, [m.observed[0].own], None) is None

@@ -11,8 +11,8 @@ import numpy as np
 
 from diagnose.model.components import NOTHING_SPECIAL, Breakdown, Traits
 from diagnose.model.stalls import Kinds, StallKind
-from diagnose.model.trace import Bools, Seconds
-from diagnose.whatif.computes import COMPUTES, Place, iterate_blocks, list_computes, place_of
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.whatif.computes import COMPUTES, Place, Places, find_computes, iterate_blocks, place_of, places_of
 from diagnose.whatif.levels import Changing
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.waits import WaitGraph
@@ -20,7 +20,7 @@ from diagnose.whatif.waits import WaitGraph
 #: A component whose seconds, even if all lay on the critical path, stay below this part of the time is not looked at.
 NEGLIGIBLE_SHARE = 1e-3
 
-#: On which dp ranks: on all, on none, or an array of shape (n_dp,).
+#: On which dp ranks: on all, on none, or an array of shape (1, n_dp), of several computes (n_computes, 1, n_dp).
 Lanes = Bools | bool
 #: Seconds of operations of one block by node, each of shape (n_steps, n_dp).
 ByNode = dict[int, Seconds]
@@ -46,9 +46,9 @@ class Extent:
             return Extent(None)
         return Extent(self.workers | other.workers)
 
-    def lanes(self, stage: int) -> Lanes:
-        """Say on which dp ranks of a stage."""
-        return True if self.workers is None else self.workers[:, stage]
+    def lanes(self, stage: int | Ints) -> Lanes:
+        """Say on which dp ranks of a stage, or of several."""
+        return True if self.workers is None else self.workers.T[stage][..., None, :]
 
     def part(self, of: Members, excess_s: Seconds) -> Seconds:
         """Give the seconds that go at an operation; where it is one of all dp ranks, they go with any of its members."""
@@ -87,7 +87,6 @@ class TakenApart:
         self.gap_s = breakdown.between_s
         self.n_steps, self.n_dp = len(breakdown.steps), breakdown.compute_s.shape[-1]
         self.total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
-        self.members = [_members_of(o) for o in observed]
         #: Launch delays beyond the ordinary: of all that is no compute and nothing is known of, and of others by kind of stall.
         self.late_s = [_without_computes(o, late_s) for o, late_s in zip(observed, breakdown.late_s, strict=True)]
         self.late_by_kind_s = [self._late_computes(o, steps) for steps, o in iterate_blocks(observed)]
@@ -97,6 +96,12 @@ class TakenApart:
         #: Stalls on the worst lane of each compute by kind, seconds.
         self.inside_s = _worst_by_kind(stalls.inside_s, stalls.inside)
         self.before_s = _worst_by_kind(stalls.before_s, stalls.before)
+
+    def members(self, i: int, node: int) -> Members:
+        """Say who takes part in an operation of block `i`."""
+        graph, stage = self.observed[i].graph, self.observed[i].block.nodes.stage
+        across_dp = bool(graph.moves.across_dp[graph.starts_in[node]])
+        return Members(tuple(stage[graph.members_of(node)].tolist()), across_dp)
 
     def could_matter(self, seconds: float) -> bool:
         """Say whether seconds that may all lie on the critical path could matter."""
@@ -110,12 +115,12 @@ class TakenApart:
     def _late_computes(self, o: Observed, steps: slice) -> dict[int, ByNode]:
         """Give the late starts of a block's computes by kind of stall."""
         stalls, found = self.breakdown.stalls, dict[int, ByNode]()
-        for node in list_computes(o.block.nodes):
+        computes = find_computes(o.block.nodes)
+        directions, virtual, microbatches = places_of(o.block.nodes, computes, self.n_stages)
+        late = np.asarray(stalls.before_s[:, :, :, steps].any(axis=(-2, -1)))[directions, virtual, microbatches]
+        for node in computes[late].tolist():
             place = (*place_of(o.block.nodes, node, self.n_stages), steps)
-            late_s = stalls.before_s[place]
-            if not late_s.any():
-                continue
-            kinds = stalls.before[place]
+            late_s, kinds = stalls.before_s[place], stalls.before[place]
             for kind in np.unique(kinds[late_s > 0]).tolist():
                 found.setdefault(kind, {})[node] = np.where(kinds == kind, late_s, 0.0)
         return found
@@ -198,15 +203,19 @@ class Part:
         every = [e for of_blocks in (self.late_s, self.own_s) for of_block in of_blocks for e in of_block.values()]
         return found + sum(float(e.max(axis=-1).sum()) for e in every)
 
-    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
-        """Give the work of one compute without it, where `changes_work`; seconds, shape (n_steps, n_dp)."""
+    def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
+        """Give the work of one compute without it, where `changes_work`: seconds, shape (n_steps, n_dp).
+
+        Of several computes `place` has arrays, and work the shape (n_computes, n_steps, n_dp).
+        """
         del place, steps, lanes
         return work
 
     def ease_block(self, i: int, own: Changing, delay: Changing, at: slice, extent: Extent) -> None:
         """Take it out of the own times and launch delays of block `i`, in place, computes' own times left out."""
         for node, excess in self.own_s[i].items():
-            own[node] = _shorten(own[node], extent.part(self.job.members[i][node], excess[at]))
+            part_s = excess[at] if extent.workers is None else extent.part(self.job.members(i, node), excess[at])
+            own[node] = _shorten(own[node], part_s)
         stage = self.job.observed[i].block.nodes.stage
         for node, excess in self.late_s[i].items():
             late = extent.part(Members((int(stage[node]),), across_dp=False), excess[at])
@@ -268,8 +277,8 @@ def mix(lanes: Lanes, changed: Seconds | float, kept: Seconds | float) -> Second
 
 
 def cut(array: Seconds, at: slice) -> Seconds:
-    """Take some steps of an array of shape (n_steps or 1, n_dp or 1)."""
-    return array[at] if array.shape[0] > 1 else array
+    """Take some steps of an array of shape (..., n_steps or 1, n_dp or 1)."""
+    return array[..., at, :] if array.shape[-2] > 1 else array
 
 
 def _shorten(times: Seconds, by_s: Seconds) -> Seconds:
@@ -297,14 +306,4 @@ def _worst_by_kind(seconds: Seconds, kinds: Kinds) -> Mapping[int, float]:
     return {
         kind: float(np.where(kinds == kind, seconds, 0.0).max(axis=-1).sum())
         for kind in np.unique(kinds[seconds > 0]).tolist()
-    }
-
-
-def _members_of(o: Observed) -> dict[int, Members]:
-    """Say who takes part in each operation, by node."""
-    stage = o.block.nodes.stage.tolist()
-    return {
-        node: Members(tuple(stage[member] for member in event.members), event.across_dp)
-        for event in o.graph.events
-        for node in event.members
     }

@@ -14,7 +14,7 @@ from diagnose.model.stalls import TOGETHER_SHARE, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.period import MIN_HITS, find_period
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
-from diagnose.whatif.computes import Place
+from diagnose.whatif.computes import Place, Places
 
 #: A step is slow as a whole beyond this.
 SLOW_WHOLE_STEP_RATIO = 1.03
@@ -45,7 +45,7 @@ class EvaluationPart(Part):
         """Say whether there is any planned work."""
         return bool(self._at.any()) or super().is_present()
 
-    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+    def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute of a step with an evaluation the work of the usual one."""
         ratio = self.job.breakdown.step_ratio[place[0], steps, None]
         return work / mix(lanes, np.where(self._at[steps, None], np.maximum(ratio, 1.0), 1.0), 1.0)

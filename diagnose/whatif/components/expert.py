@@ -17,7 +17,7 @@ from diagnose.model.components import Experts
 from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.robust import nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
-from diagnose.whatif.computes import Place, iterate_blocks, list_computes, place_of
+from diagnose.whatif.computes import Place, Places, iterate_blocks, list_computes, place_of
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 from diagnose.whatif.observed import Observed
 
@@ -57,7 +57,7 @@ class ExpertPart(Part):
         """Say whether experts explain anything."""
         return self.job.breakdown.experts.ratio is not None
 
-    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+    def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work that it has with evenly dealt tokens."""
         ratio = self.job.breakdown.experts.ratio
         if ratio is None:

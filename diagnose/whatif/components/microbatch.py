@@ -7,7 +7,7 @@ import numpy as np
 from diagnose.model.trace import Seconds
 from diagnose.numerics.robust import MAD_TO_SIGMA, nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
-from diagnose.whatif.computes import Place
+from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
 
 #: Forward and backward of uneven microbatches are long together.
@@ -50,7 +50,7 @@ class MicrobatchPart(Part):
         """Say whether any microbatch differs from the others."""
         return bool((self._weight != 1.0).any())
 
-    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+    def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean microbatch of its step."""
         direction, _, microbatch = place
         even = self._mean[direction, steps, None] / self._weight[direction, microbatch, steps]

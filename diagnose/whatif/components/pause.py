@@ -55,7 +55,7 @@ def _measure_noise(rest: Seconds, n_stages: int) -> float:
     return float(MAD_TO_SIGMA * lower_median(mad)) if len(mad) else 0.0
 
 
-def _keep_in_work(pause_s: Seconds, there: Bools, at_own_places: Bools | None) -> None:
+def _keep_in_work(pause_s: Seconds, there: Bools, at_own_places: Bools | None = None) -> None:
     """Leave to the work, in place, what makes the same backward of a worker longer in nearly every step.
 
     A step's last backward also begins to reduce gradients; no stall chooses one microbatch of all.

@@ -14,7 +14,7 @@ from diagnose.whatif.components.worker import (
     find_onsets,
     told_by_optimizer,
 )
-from diagnose.whatif.computes import Place
+from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 
@@ -48,13 +48,15 @@ class StagePart(Part):
         """Say whether there are several stages."""
         return bool(self.job.breakdown.typical_s.shape[1] > 1)
 
-    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+    def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean stage."""
         del steps
         direction, virtual, microbatch = place
-        varies = self._varies is not None and self._varies[direction, virtual, microbatch]
-        ratio = (self._even_variant if varies else self._even_ratio)[direction, virtual]
-        return work * mix(lanes, ratio, 1.0)
+        ratio = self._even_ratio[direction, virtual]
+        if self._varies is not None:
+            varies = self._varies[direction, virtual, microbatch]
+            ratio = np.where(varies, self._even_variant[direction, virtual], ratio)
+        return work * mix(lanes, ratio[..., None, None], 1.0)
 
 
 def find_usual_durations(

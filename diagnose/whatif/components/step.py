@@ -11,7 +11,7 @@ from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.attribution import MANY_A_STEP, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_interval, is_planned
-from diagnose.whatif.computes import Place
+from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 
 #: Documents make a step long by so many standard deviations at most.
@@ -37,7 +37,7 @@ class StepPart(Part):
         """Say whether a step is slow, or all stall in one together."""
         return bool(self._slow.any()) or super().is_present()
 
-    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+    def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute of a slow step the work of the usual one."""
         ratio = self.job.breakdown.step_ratio[place[0], steps, None]
         return work / mix(lanes, np.where(self._slow[place[0], steps, None], ratio, 1.0), 1.0)

@@ -8,12 +8,13 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median, nan_quantile, upper_level, upper_stretch
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
+from diagnose.whatif.levels import take
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.slow_places import find_slow_places, restrict, way_of
+from diagnose.whatif.slow_places import find_slow_places, list_ways, restrict
 
 #: A transfer is slow beyond this many times the upper end of its type on an ordinary link, and by seconds enough.
 SLOW_TRANSFER_RATIO = 3.0
@@ -107,7 +108,7 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
             op in DP_COLLECTIVES
         ):  # all members move together: a stage's group is one place; each chunk has buffers of its size
             sampled = {stage: s.min(axis=2, keepdims=True) for stage, s in sampled.items()}
-            places = [(stage, [node]) for stage, at in by_stage.items() for node in at]
+            places = [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))]
         equals = _measure_ordinary(list(sampled.values()))
         if op in P2P and len(observed) > 1:
             equals = _ask_others(equals, sampled, [other for other in observed if other is not o], op)
@@ -121,7 +122,7 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
             slow_step = max(slow_level, top)
             far = SLOW_TRANSFER_RATIO if op in P2P else SLOW_COLLECTIVE_RATIO
             longest = max(min(far * top, ordinary.far_s), top + SLOW_TRANSFER_SHARE * step_s)
-            own = np.stack([np.broadcast_to(o.own[n], o.block.start_s[n].shape) for n in at])
+            own = take(o.own, at)
             level = np.broadcast_to(
                 np.median(own[:, :: stride_of(own[0])], axis=(0, 1)), own.shape[1:]
             )  # (n_steps, n_dp)
@@ -134,7 +135,7 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
             if op in P2P and usual > 0 and _is_of_few_ranks(slow):
                 slow_links[stage] = max(slow_links.get(stage, 0.0), float(np.median(level[slow])) / usual)
             spread = max(top - usual, LEAST_SPREAD_SHARE * step_s)
-            for node, seconds in zip(at, own, strict=True):
+            for node, seconds in zip(at.tolist(), own, strict=True):
                 excess = np.where(seconds > longest, seconds - usual, 0.0)
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
                 excess = recorded(o, node, np.maximum(excess, 0.0))
@@ -151,24 +152,27 @@ def _is_of_few_ranks(slow: Bools) -> bool:
     return bool(n_slow.max() > (FEW_RANKS_RATIO * usual if len(n_slow) > 1 else 0))
 
 
-def _list_transfers(o: Observed) -> dict[int, dict[int, list[int]]]:
+def _list_transfers(o: Observed) -> dict[int, dict[int, Ints]]:
     """List the nodes by type and stage, in the order in which they move."""
-    op, stage = o.block.nodes.op.tolist(), o.block.nodes.stage.tolist()
-    moving = {node for pair in o.pairs for node in pair}  # what an outer model chunk records moves nothing
-    transfers = {int(of_type) for of_type in P2P}
-    found: dict[int, dict[int, list[int]]] = {}
-    for event in o.graph.events:
-        for node in event.completes:
-            if op[node] not in transfers or node in moving:
-                found.setdefault(op[node], {}).setdefault(stage[node], []).append(node)
+    op, stage, completes = o.block.nodes.op, o.block.nodes.stage, o.graph.moves.completes.flat
+    moves = ~np.isin(op, P2P)
+    moves[o.find_pairs()] = True  # what an outer model chunk records moves nothing
+    nodes = completes[moves[completes]]
+    nodes = nodes[np.lexsort((stage[nodes], op[nodes]))]
+    found: dict[int, dict[int, Ints]] = {}
+    apart = (np.diff(op[nodes]) != 0) | (np.diff(stage[nodes]) != 0)
+    for of_place in np.split(nodes, np.flatnonzero(apart) + 1) if len(nodes) else ():
+        found.setdefault(int(op[of_place[0]]), {})[int(stage[of_place[0]])] = of_place
     return found
 
 
-def _sample(o: Observed, by_stage: Mapping[int, Sequence[int]]) -> dict[int, Seconds]:
+def _sample(o: Observed, by_stage: Mapping[int, Ints]) -> dict[int, Seconds]:
     """Take the times of transfers of some steps, own ones where recorded: shape (n_nodes, n_steps, n_dp) for each stage."""
-    least = _least_through(o) if o.are_derived else {}
-    times = {n: least.get(n, o.own[n]) for at in by_stage.values() for n in at}
-    return {stage: np.stack([times[n][:: stride_of(times[n])] for n in at]) for stage, at in by_stage.items()}
+    steps = slice(None, None, stride_of(o.block.start_s[0]))
+    if not o.are_derived:
+        return {stage: take(o.own, at, steps) for stage, at in by_stage.items()}
+    least = _least_through(o)
+    return {stage: np.stack([least.get(n, o.own[n])[steps] for n in at.tolist()]) for stage, at in by_stage.items()}
 
 
 def _least_through(o: Observed) -> dict[int, Seconds]:
@@ -177,9 +181,9 @@ def _least_through(o: Observed) -> dict[int, Seconds]:
     A derived transfer that was there before its worker asked for it takes no time, and one that waits for something else of its
     worker takes that long: the quickest of all takes what a transfer takes.
     """
-    by_way: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for pair in o.pairs:
-        by_way.setdefault(way_of(o.block.nodes, pair), []).append(pair)
+    by_way: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+    for pair, way in list_ways(o).items():
+        by_way.setdefault(way, []).append(pair)
     found: dict[int, Seconds] = {}
     for pairs in by_way.values():
         least_s = np.min(np.stack([o.through(pair) for pair in pairs]), axis=0)

@@ -22,7 +22,7 @@ from diagnose.numerics.robust import (
 )
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
-from diagnose.whatif.computes import Place
+from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.levels import Changing
 from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
 from diagnose.whatif.observed import Observed
@@ -88,12 +88,10 @@ class WorkerPart(Part):
         """Say whether a worker is slow, or stalls as a slow one does."""
         return bool(self.job.breakdown.slow_workers.any()) or super().is_present()
 
-    def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
+    def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute of a slow worker the work of its peers'."""
         direction, virtual, _ = place
         c = self.job.breakdown
-        if not c.slow_workers[:, virtual % self.job.n_stages].any():
-            return work
         return work / mix(lanes, c.worker_ratio[direction, virtual, steps], 1.0)
 
     def ease_block(self, i: int, own: Changing, delay: Changing, at: slice, extent: Extent) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from diagnose.errors import RuleError
@@ -61,7 +62,7 @@ class TaxPart(Part):
     def ease_work(self, work: Seconds, place: Place, steps: slice, lanes: Lanes) -> Seconds:
         """Leave the tax out of forwards."""
         del steps
-        return work * mix(lanes, 1.0 if place[0] else 1.0 - TAX, 1.0)
+        return work * mix(lanes, np.where(place[0], 1.0, 1.0 - TAX)[..., None, None], 1.0)
 
 
 TAX_COMPONENT = Component("tax", TaxPart)

@@ -61,8 +61,8 @@ def test_where_a_component_goes() -> None:
     some, everywhere = Extent(workers), Extent(None)
     assert (everywhere.lanes(0), some.lanes(0).tolist(), some.lanes(1).tolist()) == (
         True,
-        [True, False],
-        [False, False],
+        [[True, False]],
+        [[False, False]],
     )
     seconds = np.array([[1.0, 2.0]])
     for stages, across, found in (
