@@ -75,8 +75,8 @@ READS_AS = {
 FIRST_SIGN = 0.05
 #: In one step and on this part of the workers: together.
 TOGETHER_SHARE = 0.6
-#: Workers that begin steps late together, at no period, wait for input in about two of three cases: nothing else is asked for in
-#: each step, but the host may be busy.
+#: Workers that begin steps late together, at no period and not in few steps, wait for input in about two of three cases: nothing
+#: else is asked for in each step, but the host may be busy.
 UNSEEN_CHANCE = 0.35
 #: One late step chooses neither microbatch nor worker again: a host that was busy once looks the same.
 ONCE_CHANCE = 0.495  # no more than the cause that is named
@@ -143,7 +143,8 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
             names, Feature.missing("no compute stalls in that way, and no worker begins a step late for input")
         )
     longest_s = start_s.max(axis=(0, 2))
-    doubt = UNSEEN_CHANCE * float(waited_s[_begin_late_together(breakdown)].sum()) / total_s
+    unseen = ONCE_CHANCE if _are_few(waited_s) else UNSEEN_CHANCE
+    doubt = unseen * float(waited_s[_begin_late_together(breakdown)].sum()) / total_s
     if _waits_once(breakdown) or _waits_anywhere(breakdown) or _waits_at_period(breakdown):
         doubt = max(doubt, ONCE_CHANCE)
     untold = 1.0 - _told_share(breakdown, total_s)
@@ -245,11 +246,16 @@ def _waits_anywhere(breakdown: Breakdown) -> bool:
     waited_s = breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2))  # (n_steps, n_dp)
     if _told_of_input(breakdown).any() or not waited_s.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)):
         return False
-    by_step = np.sort(waited_s.sum(axis=1))[::-1]
-    n_steps = 1 + int(np.searchsorted(np.cumsum(by_step), HALF_SHARE * by_step.sum()))
     by_rank = waited_s.sum(axis=0)
     is_lone = by_rank.max() > TOGETHER_SHARE * by_rank.sum() and by_rank.argmax() > 0
-    return n_steps <= FEW_STEPS_SHARE * len(by_step) and not is_lone
+    return _are_few(waited_s.sum(axis=1)) and not is_lone
+
+
+def _are_few(by_step: Seconds) -> bool:
+    """Say whether a few steps have half of the time, shape (n_steps,)."""
+    longest_s = np.sort(by_step)[::-1]
+    n_steps = 1 + int(np.searchsorted(np.cumsum(longest_s), HALF_SHARE * longest_s.sum()))
+    return n_steps <= FEW_STEPS_SHARE * len(by_step)
 
 
 def _waits_at_period(breakdown: Breakdown) -> bool:

@@ -142,13 +142,17 @@ def test_what_rows_of_waits_do_not_tell_of_is_not_surely_input(n_told: int, doub
     assert values(parts, "input")["unseen_doubt"] == pytest.approx(doubt)
 
 
-def test_steps_that_all_begin_late_are_not_surely_input() -> None:
-    """Where the first stage waits before its forwards while the others begin nothing, all are late."""
-    parts = stalled(before=of(StallKind.INPUT, {(FORWARD, 0, 0, step, dp): 0.5 for step in (1, 4, 9) for dp in (0, 1)}))
+@pytest.mark.parametrize(("longest", "doubt"), [(0.5, UNSEEN_CHANCE), (3.0, ONCE_CHANCE)])
+def test_steps_that_all_begin_late_are_not_surely_input(longest: float, doubt: float) -> None:
+    """Where the first stage waits while the others begin nothing, all are late; if half of it is in one of ten, less surely."""
+    lengths = {1: longest, 4: 0.5, 9: 0.5}
+    parts = stalled(
+        before=of(StallKind.INPUT, {(FORWARD, 0, 0, step, dp): lengths[step] for step in lengths for dp in (0, 1)})
+    )
     start_s = np.zeros((2, N_STEPS, 2))
-    start_s[1, [1, 4, 9]] = 0.5
+    start_s[1, [*lengths]] = np.array([[*lengths.values()]]).T
     parts = dataclasses.replace(parts, start_s=start_s, start_recorded=np.zeros(start_s.shape, dtype=bool))
-    assert values(parts, "input")["unseen_doubt"] == pytest.approx(UNSEEN_CHANCE)
+    assert values(parts, "input")["unseen_doubt"] == pytest.approx(doubt)
     assert values(dataclasses.replace(parts, start_recorded=start_s > 0), "input")["unseen_doubt"] == 0.0
 
 
