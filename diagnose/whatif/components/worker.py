@@ -275,8 +275,9 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
     common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
     if n_dp < 2:
         return np.asarray(common)
-    # What all ranks have in a step is the step's.
-    own = common - np.median(common, axis=1, keepdims=True) if n_dp >= MIN_RANKS else common
+    # What all ranks have in some steps is those steps'; what most of them have in all is theirs.
+    of_step = np.median(common, axis=1)
+    own = common - (of_step - _lower_third(of_step))[:, None] if n_dp >= MIN_RANKS else common
     apart = np.std(own - np.median(own, axis=0), axis=0)
     # Not a robust deviation: documents have heavy tails. That of the other ranks: its own is what is asked about.
     sigma = np.maximum(_lower_third_of_others(apart), float(np.median(noise_of_differences(own, axis=0))))  # (n_dp,)

@@ -78,6 +78,16 @@ def test_a_lone_worker_is_slow_for_a_while(first: int, end: int) -> None:
     assert np.flatnonzero(level[:, 2, :, 0].mean(axis=0) > 0.25).tolist() == list(range(first, end))
 
 
+def test_most_replicas_are_slow_all_the_time() -> None:
+    """What two of three ranks have in all steps is theirs, and no step's."""
+    rng = np.random.default_rng(6)
+    excess = 0.02 * rng.standard_normal((2, 3, N_STEPS, 3)) + 0.02 * rng.standard_normal((N_STEPS, 3))
+    excess[..., 1:] += 0.3
+    level, slow = _find(excess)
+    assert np.argwhere(slow.all(axis=1)).ravel().tolist() == [1, 2]
+    np.testing.assert_allclose(level[..., 1:].mean(axis=(0, 1, 2)), 0.3, atol=0.05)
+
+
 def test_a_few_slow_neighbours_on_a_busy_processor_are_no_level() -> None:
     """Beside noise that lasts for some steps, here and there, five slow steps of one worker are none of its own."""
     rng = np.random.default_rng(4)
