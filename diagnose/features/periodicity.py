@@ -44,8 +44,8 @@ EXPLAINED_SHARE = 0.5
 #: Without rows a stall of all workers, once or every so many steps, is a save in half of the cases at most: frameworks save,
 #: evaluate, log and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved.
 PLANNED_CHANCE = 0.495  # no more than the cause that is named
-#: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels: of the same 19
-#: jobs one did.
+#: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels. How often that
+#: is so was not measured: it is told beside the others, and less probable than they are.
 MOST_LOADERS, READING_STAGES, LOADER_CHANCE = 16, 2, 0.28
 #: Of frameworks that save asynchronously some write rows of what they do in the background.
 BACKGROUND_CHANCE = 0.3
@@ -70,11 +70,14 @@ def measure_periodicity(
     """
     order = np.argsort(breakdown.steps, kind="stable")
     borders = _measure_borders(breakdown, order, gains, evidence)
-    doubts = _measure_doubts(gains, evidence, borders, on_one_clock=on_one_clock)
+    n_stages = breakdown.slow_workers.shape[1]
+    doubts = _measure_doubts(gains, evidence, borders, n_stages, on_one_clock=on_one_clock)
     return borders | doubts | _measure_slow_steps(breakdown.steps[order], breakdown.step_ratio[:, order])
 
 
-def _measure_doubts(gains: Gains, evidence: Evidence, borders: Features, *, on_one_clock: bool) -> Features:
+def _measure_doubts(
+    gains: Gains, evidence: Evidence, borders: Features, n_stages: int, *, on_one_clock: bool
+) -> Features:
     """Say how probable it is that what looks like a save is planned work, a loader's, or goes on in the background."""
     lost = {
         name: max(gains.recoverable(name), 0.0) for name, traits in gains.traits.items() if traits.border is not None
@@ -97,7 +100,6 @@ def _measure_doubts(gains: Gains, evidence: Evidence, borders: Features, *, on_o
             in_optimizers += gain
         else:
             of_all += gain
-    n_stages = max((on.shape[-1] for on in gains.blame_s.values()), default=0)
     by_loader = not is_told and n_stages <= READING_STAGES and period is not None and period <= MOST_LOADERS
     of_loader = LOADER_CHANCE * of_all / total if by_loader else 0.0
     doubt = 0.0 if is_told else PLANNED_CHANCE * min((of_all + in_optimizers) / (EXPLAINED_SHARE * total), 1.0)

@@ -89,17 +89,20 @@ def _take_apart(
         workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws, workers.ratio)
     left = _without_workers(even_s, typical_s, step_ratio, workers)
     own_places = find_own_places(left, n_stages)
-    places = 1.0 if own_places is None else own_places
-    microbatches = find_microbatches(left / places)
+    microbatches = find_microbatches(left if own_places is None else left / own_places)
     if (error := microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
         workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws, workers.ratio)
         left = _without_workers(even_s, typical_s, step_ratio, workers)
-        microbatches = find_microbatches(left / places)
-    left /= microbatches.uneven()[:, None] * places  # ordinary variation stays what it is
+        microbatches = find_microbatches(left if own_places is None else left / own_places)
+    left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
+    if own_places is not None:
+        left /= own_places
     experts, left = find_experts(left, microbatches.uneven(), experts, ep_size)
-    at_own_places = None if own_places is None else own_places > 1.0
-    pause_s, noise = find_pauses(work_s, free_s, left * places, n_stages, at_own_places)
+    at_own_places = None
+    if own_places is not None:
+        left, at_own_places = left * own_places, own_places > 1.0
+    pause_s, noise = find_pauses(work_s, free_s, left, n_stages, at_own_places)
     excess_s = [delay_excess(o, None if carried_s is None else carried_s[i]) for i, o in enumerate(observed)]
     delays = attribute_delays(observed, evidence, excess_s, n_stages, reads_input=reads_input)
     late_s = tuple(d.late_s for d in delays)

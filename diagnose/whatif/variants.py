@@ -25,6 +25,8 @@ WHOLE_RATIO = 1.25
 UNLIKE_RATIO, UNLIKE_DEVIATIONS = 1.25, 5.0
 #: Beyond this and so many standard errors one worker alone is slow in the same microbatch of all steps.
 OWN_RATIO = 1.1
+#: In fewer steps chance does that, too.
+MIN_OWN_STEPS = 8
 #: Kinds of computes; a whole backward may run beside another compute, too.
 BESIDE, WHOLE = 1, 2
 #: How readily a difference is taken for one of virtual stages, of microbatches, of kinds, where it may be any.
@@ -108,15 +110,17 @@ def find_own_places(left: Seconds, n_stages: int) -> Seconds | None:
         1 where a place is no worker's own; None where none is.
     """
     n_microbatches, n_steps, n_dp = left.shape[2:]
-    if n_dp < 2 or n_microbatches < 2:
+    if n_dp < 2 or n_microbatches < 2 or n_steps < MIN_OWN_STEPS:
         return None
     logs = np.log(left)
     of_step = logs - nan_median(logs, axis=2, keepdims=True)
     usual = nan_median(of_step, axis=3)  # (n_directions, n_virtual, n_microbatches, n_dp)
     spread = MAD_TO_SIGMA * nan_median(np.abs(of_step - usual[:, :, :, None]), axis=3)
     error = MEDIAN_ERROR * spread / np.sqrt(n_steps)
-    # The most that any other rank has there, with its error.
-    most = np.stack([np.delete(usual + error, dp, axis=-1).max(axis=-1) for dp in range(n_dp)], axis=-1)
+    # The most that any other rank has there, with its error; NaN where one has no such compute.
+    upper = usual + error
+    second, first = np.moveaxis(np.sort(upper, axis=-1)[..., -2:, None], -2, 0)
+    most = np.where(upper >= first, second, first)
     beyond = usual - np.maximum(most, 0.0)
     own = (beyond[:2] > np.maximum(np.log(OWN_RATIO), UNLIKE_DEVIATIONS * error[:2])).all(axis=0)
     if n_stages > 1:

@@ -48,6 +48,13 @@ def test_what_others_share_or_only_some_steps_have_is_none(slow: tuple[slice | i
     assert find_own_places(values, N_STAGES) is None
 
 
+def test_few_steps_show_no_places() -> None:
+    """A microbatch that is long in each of three steps is so by chance."""
+    slow = left()[:, :, :, :3]
+    slow[:, 1, 0, :, 2] *= 2.0
+    assert find_own_places(slow, N_STAGES) is None
+
+
 def test_documents_have_no_places() -> None:
     """Long microbatches of one rank, drawn anew in each step, on one stage."""
     rng = np.random.default_rng(1)
