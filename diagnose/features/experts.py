@@ -30,8 +30,9 @@ TOKENS_SETTLE = 0.5
 UNKNOWN_CHANCE, SHARED_CHANCE = 0.25, 0.5
 #: A worker this many robust deviations of all workers' paces behind is slow by itself.
 OUTLIER_DEVIATIONS = 4.0
-#: More workers than this part are not slow by themselves one by one where experts are uneven.
+#: More workers than this part, or several on this part of the stages, are not slow one by one where experts are uneven.
 FEW_SHARE = 0.25
+MANY_STAGES_SHARE = 0.5
 #: Durations of 0 are recorded.
 TINY_RATIO = 1e-9
 
@@ -73,7 +74,8 @@ def _weigh_against_worker(breakdown: Breakdown, ep_size: int | None) -> float:
         return 0.0
     if experts.ratio is not None:
         slow = breakdown.slow_workers
-        alone = slow.mean() <= FEW_SHARE and _has_outlier(breakdown) and not _are_whole_groups(slow, ep_size)
+        few = slow.sum() == 1 or (slow.mean() <= FEW_SHARE and slow.any(axis=0).mean() < MANY_STAGES_SHARE)
+        alone = few and _has_outlier(breakdown) and not _are_whole_groups(slow, ep_size)
         return 0.0 if alone else SHARED_CHANCE
     return 0.0 if ep_size is None else UNKNOWN_CHANCE
 

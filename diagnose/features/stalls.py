@@ -13,7 +13,7 @@ from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.chance import chance_of_excess, chance_of_growth
 from diagnose.numerics.period import find_period
-from diagnose.numerics.robust import weighted_median
+from diagnose.numerics.robust import nan_median, robust_deviation, weighted_median
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
 KINDS = {
@@ -46,7 +46,7 @@ READS_AS = {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
     "late together, or workers wait in one step only, or nearly all at a period, or with one stage mostly in few steps and on no "
-    "worker above all, and no row says for whom, or for what; or rows tell of less than half of it",
+    "worker above all, or for no longer than computes vary, and no row says for whom, or for what; or rows tell of less than half",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
     "the number of a loader's workers, who take turns; misleads when something else of the loader has a period, as its shards",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
@@ -85,6 +85,9 @@ ONCE_CHANCE = 0.495  # no more than the cause that is named
 HALF_SHARE, FEW_STEPS_SHARE = 0.5, 0.12
 #: ... and so do those that keep a period as exactly as the rule for saves asks for, and by no chance.
 REGULAR, PERIOD_CHANCE = 0.8, 0.05
+#: ... and so do waits of at most so many deviations of computes: real ones without a loader at fault were 2 to 5, late loaders 30
+#: and more.
+VARIES_DEVIATIONS = 6.0
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -145,7 +148,12 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
     longest_s = start_s.max(axis=(0, 2))
     unseen = ONCE_CHANCE if _are_few(waited_s) else UNSEEN_CHANCE
     doubt = unseen * float(waited_s[_begin_late_together(breakdown)].sum()) / total_s
-    if _waits_once(breakdown) or _waits_anywhere(breakdown) or _waits_at_period(breakdown):
+    if (
+        _waits_once(breakdown)
+        or _waits_anywhere(breakdown)
+        or _waits_at_period(breakdown)
+        or _waits_as_computes_vary(breakdown)
+    ):
         doubt = max(doubt, ONCE_CHANCE)
     untold = 1.0 - _told_share(breakdown, total_s)
     if HALF_SHARE < untold < 1.0:  # who records waits for input records all of them
@@ -249,6 +257,21 @@ def _waits_anywhere(breakdown: Breakdown) -> bool:
     by_rank = waited_s.sum(axis=0)
     is_lone = by_rank.max() > TOGETHER_SHARE * by_rank.sum() and by_rank.argmax() > 0
     return _are_few(waited_s.sum(axis=1)) and not is_lone
+
+
+def _waits_as_computes_vary(breakdown: Breakdown) -> bool:
+    """Say whether waits for input are no longer than computes vary by themselves, and no row says so: a busy host delays both.
+
+    Documents and experts lengthen forward and backward of a microbatch alike; a busy host does not.
+    """
+    waited_s = breakdown.stalls.seconds_of(StallKind.INPUT)
+    if _told_of_input(breakdown).any() or not waited_s.any():
+        return False
+    log = np.log(np.maximum(breakdown.compute_s - breakdown.stalls.inside_s, TINY_S))
+    apart = log[0] - log[1]
+    apart -= nan_median(apart, axis=(1, 2, 3), keepdims=True)
+    varies_s = robust_deviation(apart[np.isfinite(apart)]) / np.sqrt(2.0) * float(np.mean(breakdown.typical_s[0]))
+    return bool(weighted_median(waited_s[waited_s > 0], waited_s[waited_s > 0]) < VARIES_DEVIATIONS * varies_s)
 
 
 def _are_few(by_step: Seconds) -> bool:

@@ -49,8 +49,8 @@ LOADER_CHANCE = 0.495
 #: A slow device slows both directions, a slow processor forwards alone. Where backwards are behind by less than this part of what
 #: forwards are (in logarithms), but behind, it is as probable that something stops the process, mostly in forwards.
 HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, 0.495
-#: With one dp rank a slow worker is told from a long stage by its optimizer alone.
-STAGE_CHANCE = 0.25
+#: With one dp rank a slow worker is told from a long stage by its optimizer alone, and so is a stage of more layers than others.
+STAGE_CHANCE = 0.4
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
 PAUSE_CHANCE = 0.4
 #: A replica that is slow since the first step by no more than so many standard deviations of its documents may have longer ones:

@@ -82,9 +82,10 @@ def find_usual_durations(
     typical_s = lower_median(np.where(_quick_ranks(by_step, by_rank, n_stages), by_rank, np.nan), axis=2)
     usual_s = np.maximum(np.nan_to_num(nan_median(typical_s, axis=1, keepdims=True)), TINY_S)
     typical_s = np.where(typical_s > 0, typical_s, usual_s)
+    # Of most ranks of a stage, not of some: others would be peers.
+    typical_s = _typical_while_quick(lower_median(by_step[:, :, order], axis=3), typical_s, n_stages)
     if by_step.shape[-1] > 1:
         return typical_s, np.zeros(n_stages, dtype=bool)
-    typical_s = _typical_while_quick(by_step[:, :, order, 0], typical_s, n_stages)
     told = told_by_optimizer(observed, typical_s, n_stages)
     for stage in np.flatnonzero(told).tolist():
         others = np.flatnonzero(np.arange(typical_s.shape[1]) % n_stages != stage)

@@ -123,7 +123,8 @@ class WorkerPart(Part):
 def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages: int) -> Bools:
     """With one dp rank, find the one stage whose worker is slow: forward, backward and optimizer are long by like ratios.
 
-    A long stage has more to compute for each microbatch, and mostly more in forward than in backward.
+    A long stage has more to compute for each microbatch, and mostly more in forward than in backward. Two stages that are long by
+    like ratios have more layers than the others, whose optimizer takes longer, too.
     """
     told = np.zeros(n_stages, dtype=bool)
     optimizer_s = np.full(n_stages, np.nan)
@@ -134,9 +135,15 @@ def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages
         return told
     by_stage = typical_s.reshape(len(typical_s), -1, n_stages).sum(axis=1)  # (2, n_stages)
     measures = np.log(np.concatenate([by_stage, optimizer_s[None]]))  # forward, backward, optimizer
-    stage = int(measures.sum(axis=0).argmax())
-    excess = measures[:, stage] - np.median(np.delete(measures, stage, axis=1), axis=1)
-    told[stage] = excess.min() > np.log1p(SLOW_RATIO) and excess.min() > ALIKE_SHARE * excess.max()
+    second, stage = (int(i) for i in np.argsort(measures.sum(axis=0), kind="stable")[-2:])
+    others = np.delete(measures, stage, axis=1)
+    excess = measures[:, stage] - np.median(others, axis=1)
+    next_one = float((measures[:, second] - np.median(others, axis=1)).sum()) if n_stages > MIN_TOLD_STAGES else 0.0
+    told[stage] = (
+        excess.min() > np.log1p(SLOW_RATIO)
+        and excess.min() > ALIKE_SHARE * excess.max()
+        and next_one < ALIKE_SHARE * float(excess.sum())
+    )
     return told
 
 
@@ -163,7 +170,10 @@ def slow_throughout(
         apart = (peers[0] - peers[1])[np.isfinite(peers[0] - peers[1])]
         noise = robust_deviation(apart) if apart.size else 0.0
         for dp in slow:
-            there = np.isfinite(log[..., dp]) & (level[..., dp] > THROUGHOUT_LEVEL * level[..., dp].max())
+            # One wild step of many says nothing of how slow it is.
+            by_step = np.sort(level[..., dp].max(axis=(0, 1, 2)))
+            highest = by_step[by_step > 0][-MIN_LEVEL_STEPS:].min()
+            there = np.isfinite(log[..., dp]) & (level[..., dp] > THROUGHOUT_LEVEL * highest)
             if not there.any():
                 continue
             least = np.where(there, THROUGHOUT_LEVEL * level[..., dp], 0.0)
