@@ -20,6 +20,9 @@ READS_AS = {
 }
 #: With one dp rank: a study has twenty uneven stages for each slow worker, but the slow workers are the severe ones.
 WORKER_CHANCE = 0.3
+#: Other stages are long, too, where they are above the usual one by this part of what the longest is, and are not most of all.
+BESIDE_LONGEST_SHARE = 0.6
+ORDINARY_QUANTILE = 0.25
 
 
 def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
@@ -31,7 +34,7 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
         reason = "the job has one pipeline stage"
         return {name: Feature.missing(reason) for name in READS_AS}
     load = _by_stage(breakdown.typical_s, n_stages)  # (n_directions, n_stages)
-    worst = longest_stage(breakdown, n_stages)
+    worst = long_stages(breakdown, n_stages)[0]
     others = np.arange(n_stages) != worst
     forward, backward = (of[worst] / of[others].mean() for of in (load[0], load[1:].sum(axis=0)))
     found = {
@@ -54,9 +57,13 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
     return found
 
 
-def longest_stage(breakdown: Breakdown, n_stages: int) -> int:
-    """Name the stage whose forward and backward of all its model chunks take longest."""
-    return int(_by_stage(breakdown.typical_s, n_stages).sum(axis=0).argmax())
+def long_stages(breakdown: Breakdown, n_stages: int) -> list[int]:
+    """Name the stage whose forward and backward of all its model chunks take longest, and those that are nearly as long."""
+    load_s = _by_stage(breakdown.typical_s, n_stages).sum(axis=0)
+    above_s = load_s - np.quantile(load_s, ORDINARY_QUANTILE, method="lower")
+    longest_first = np.argsort(-load_s, kind="stable")
+    n_long = int(np.count_nonzero(above_s >= BESIDE_LONGEST_SHARE * above_s.max()))
+    return [int(stage) for stage in longest_first[: n_long if 2 * n_long <= n_stages else 1]]
 
 
 def _by_stage(typical_s: Seconds, n_stages: int) -> Seconds:

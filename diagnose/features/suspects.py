@@ -3,7 +3,7 @@
 import numpy as np
 
 from diagnose.features.members import find_late_members
-from diagnose.features.stages import longest_stage
+from diagnose.features.stages import long_stages
 from diagnose.features.workers import slow_workers
 from diagnose.model.analysis import Suspects
 from diagnose.model.components import Breakdown
@@ -20,7 +20,7 @@ def find_suspects(trace: Trace, breakdown: Breakdown, transfers: Transfers) -> S
         cards=_list_true(slow.cards),
         ways=[] if slow.in_time else list_ways(slow),
         groups=[] if slow.in_time and len(slow.groups) > 1 else list_groups(slow),
-        longest_stage=longest_stage(breakdown, trace.n_stages) if trace.n_stages > 1 else None,
+        long_stages=long_stages(breakdown, trace.n_stages) if trace.n_stages > 1 else (),
     )
 
 

@@ -101,9 +101,9 @@ def _describe_doubts(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
 
 def _describe_chunk(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Say which model chunk makes a stage long, where it has several and one stands out."""
-    stage, n_stages = analysis.suspects.longest_stage, analysis.trace.n_stages
-    if rule.place != "stages" or stage is None:
+    if rule.place != "stages" or not analysis.suspects.long_stages:
         return
+    stage, n_stages = analysis.suspects.long_stages[0], analysis.trace.n_stages
     typical_s = analysis.breakdown.typical_s[:, stage::n_stages].sum(axis=0)
     chunk = int(typical_s.argmax())
     others_s = float(np.median(np.delete(typical_s, chunk))) if len(typical_s) > 1 else 0.0

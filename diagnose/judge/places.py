@@ -30,8 +30,8 @@ MOSTLY = 0.9
 def locate(analysis: Analysis, components: Sequence[str], place: str) -> Where:
     """Name the culprits of components, worst first; `place` is a rule's: workers, stages or spread."""
     trace, suspects = analysis.trace, analysis.suspects
-    if place == "stages" and suspects.longest_stage is not None:
-        return Where(stages=(int(trace.stage_labels[suspects.longest_stage]),))
+    if place == "stages":
+        return Where(stages=tuple(int(trace.stage_labels[stage]) for stage in suspects.long_stages))
     if place != "workers":
         return Where()
     whom = analysis.gains.traits_of(components).whom

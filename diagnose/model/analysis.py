@@ -40,8 +40,8 @@ class Suspects:
         Slow links by their first stage: (direction, stage index, dp index); 0 forwards, 1 backwards, 2 both.
     groups : sequence of int
         Stage indices of slow data-parallel groups.
-    longest_stage : int or None
-        Stage index; None with one stage.
+    long_stages : sequence of int
+        Indices of the longest stage and those nearly as long, longest first; none with one stage.
     """
 
     workers: Sequence[tuple[int, int]] = ()
@@ -49,7 +49,7 @@ class Suspects:
     cards: Sequence[tuple[int, int]] = ()
     ways: Sequence[tuple[int, int, int]] = ()
     groups: Sequence[int] = ()
-    longest_stage: int | None = None
+    long_stages: Sequence[int] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,9 +1,11 @@
 """Which stage is the longest, by how much, and whether all ranks agree."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from diagnose.features.stages import longest_stage, measure_stages
+from diagnose.features.stages import long_stages, measure_stages
 from tests.features.hand import components, slowed
 
 
@@ -20,11 +22,23 @@ def test_a_long_stage_is_measured_in_both_directions() -> None:
     factor = np.array([[1.0, 2.0], [1.0, 1.5]])
     parts = components(typical_s=base.typical_s * factor, compute_s=base.compute_s * factor[:, :, None, None, None])
     found = measure_stages(parts, 2)
-    assert longest_stage(parts, 2) == 1
+    assert long_stages(parts, 2) == [1]
     assert found["stage.ratio"].value == pytest.approx(5 / 3)
     assert found["stage.forward_ratio"].value == pytest.approx(2.0)
     assert found["stage.backward_ratio"].value == pytest.approx(1.5)
     assert found["stage.contradicted_share"].value == 0.0
+
+
+def test_stages_that_are_nearly_as_long_as_the_longest_are_named_with_it() -> None:
+    """Of six stages one takes 1.7 and one 1.5 times the usual: both; 1.2 times is no culprit, nor are four of six."""
+    base = components()
+    for factor, named in (
+        ([1.5, 1.0, 1.0, 1.7, 1.0, 1.0], [3, 0]),
+        ([1.2, 1.0, 1.0, 1.7, 1.0, 1.0], [3]),
+        ([1.7, 1.7, 1.6, 1.7, 1.0, 1.0], [0]),
+    ):
+        typical_s = np.ones((2, 6)) * np.array(factor)
+        assert long_stages(dataclasses.replace(base, typical_s=typical_s), 6) == named
 
 
 def test_the_longest_is_compared_with_the_mean_of_the_others() -> None:

@@ -689,8 +689,7 @@ def test_rule_and_classifier_disagree_below_one_half(probability: float, disagre
 def test_a_stage_of_one_chunk_has_no_long_chunk() -> None:
     """Nor has one whose chunks are 3% apart; beyond that the chunk is named, with how long it is against the others."""
     base = job("stage-imbalance")
-    stage, n_stages = base.suspects.longest_stage, base.trace.n_stages
-    assert stage is not None
+    (stage,), n_stages = base.suspects.long_stages, base.trace.n_stages
     for typical, said in (([40.0], None), ([40.0, 41.1], None), ([40.0, 41.3], 1.0325), ([60.0, 40.0, 40.0], 1.5)):
         typical_s = np.ones((2, n_stages * len(typical)))
         typical_s[:, stage::n_stages] = np.array(typical) / 2.0
