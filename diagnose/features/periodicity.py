@@ -8,7 +8,7 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.numerics.period import MIN_HITS, find_period
+from diagnose.numerics.period import MIN_HITS, MIN_PERIODIC_HITS, find_period
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -30,6 +30,8 @@ READS_AS = {
     "stages lose time before steps every few of them, and no row says for what",
     "stall.background_doubt": "how probable it is that saves between steps go on in the background: rows of some workers alone, "
     "in a trace whose times say nothing of when the next step began",
+    "stall.rare_doubt": "how probable it is that something else stops all workers where it was seen twice at most, so that no "
+    "period shows, and no row tells, beyond those above",
     "stall.input_doubt": "how probable it is that what looks like waiting for input is the end of a stop of all: it is mostly "
     "in steps that lose time at their start, or after one that does at its end, which are few; misleads where a loader stops all",
     "step.forward_only": "part of the slow steps' excess that is in forwards; 1 an evaluation, 0.5 both directions alike",
@@ -86,7 +88,7 @@ def _measure_doubts(
     if not total:
         missing = Feature.missing("no time was lost at the start or end of steps")
         return dict.fromkeys(
-            (f"stall.{name}_doubt" for name in ("planned", "optimizer", "loader", "background")), missing
+            (f"stall.{name}_doubt" for name in ("planned", "optimizer", "loader", "background", "rare")), missing
         )
     rows_say, period = borders["stall.checkpoint_share"].value, borders["stall.period_steps"].value
     is_told = rows_say is not None and rows_say >= EXPLAINED_SHARE
@@ -109,7 +111,9 @@ def _measure_doubts(
     n_workers = max((on.size for on in gains.blame_s.values()), default=0)
     between = lost.get("between-steps", 0.0) / total
     hidden = is_told and not on_one_clock and workers < n_workers
+    is_rare = not is_told and (borders["stall.hits"].value or 0.0) < MIN_PERIODIC_HITS
     return {
+        "stall.rare_doubt": Feature(max(PLANNED_CHANCE - doubt - of_loader, 0.0) if is_rare else 0.0),
         "stall.planned_doubt": Feature(doubt if of_all >= in_optimizers else 0.0),
         "stall.optimizer_doubt": Feature(0.0 if of_all >= in_optimizers else doubt),
         "stall.loader_doubt": Feature(of_loader),

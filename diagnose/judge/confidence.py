@@ -16,6 +16,7 @@ from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.trace import Seconds
 from diagnose.model.whatif import WhatIf
+from diagnose.numerics.period import MIN_PERIODIC_HITS
 
 #: Replay error above which nothing is to be trusted (arXiv 2505.05713 threw away jobs above 5%).
 MAX_REPLAY_ERROR = 0.05
@@ -28,9 +29,6 @@ CERTAINTY = {"stable": 0.97, "experimental": 0.85}
 REPORTED_FROM = 0.5
 #: Nobody is surer than this, or less sure than its complement.
 RAREST = 0.005
-#: Twice always looks periodic; with fewer hits, and no rows, a stall between steps is a guess by elimination.
-MIN_PERIODIC_HITS = 3
-RARE_CERTAINTY = 0.75
 #: Simulated steps this much longer than the recorded ones: operations overlap that the graph puts one after the other, as no launch
 #: delay is negative. As much as the replay may be off.
 MAX_OVERLAP = 0.05
@@ -152,8 +150,6 @@ def _gives_much(analysis: Analysis, rule: Rule) -> bool:
 def _trust_rule(analysis: Analysis, rule: Rule, prediction: Prediction | None) -> float:
     """Say how sure a rule that fires can be at most on this job."""
     certain = CERTAINTY[rule.status] * (1.0 - min(DOUBT_BY_FILLED * analysis.filled_share, MAX_DOUBT))
-    if is_rare(analysis, rule.components):
-        certain *= RARE_CERTAINTY
     if prediction is not None and prediction.unlike:
         certain *= UNLIKE_CERTAINTY
     return certain

@@ -13,6 +13,8 @@ from diagnose.numerics.chance import divergence
 
 #: Hits needed for a period.
 MIN_HITS = 2
+#: Twice always looks periodic: it is told from so many on.
+MIN_PERIODIC_HITS = 3
 #: Distances looked at: the candidates grow with their square.
 MAX_GAPS = 64
 #: Periods that are always tried, as sampled steps miss some multiples.

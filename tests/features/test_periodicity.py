@@ -203,8 +203,18 @@ def test_what_no_row_calls_a_save_may_be_planned(seconds: dict[str, list[float]]
     assert found["stall.optimizer_doubt"].value == pytest.approx((PLANNED_CHANCE - doubt) * (1.0 - by_loader))
     rows = [(Op.CHECKPOINT, 100 + at) for at in range(0, N_STEPS, 3)]
     told = lost(seconds, *rows)
-    for name in ("planned", "optimizer", "loader"):
+    for name in ("planned", "optimizer", "loader", "rare"):
         assert told[f"stall.{name}_doubt"].value == 0.0
+
+
+@pytest.mark.parametrize(("n_stops", "rows", "doubt"), [(3, (), 0.0), (2, (), PLANNED_CHANCE), (2, (101, 104), 0.0)])
+def test_two_stops_have_no_period(n_stops: int, rows: Sequence[int], doubt: float) -> None:
+    """Two stops of the first rank alone are as probably something else as a save, unless rows say so; a third has a period."""
+    stops = gains({"start-delay": [4.0 if step in (1, 4, 7)[:n_stops] else 0.0 for step in range(N_STEPS)]})
+    stops.blame_s["start-delay"] = np.array([[1.0], [0.0]])
+    found = measure_periodicity(components(), stops, evidence([(Op.CHECKPOINT, row) for row in rows], seconds=8.0))
+    assert found["stall.planned_doubt"].value == 0.0 or n_stops > 2
+    assert found["stall.rare_doubt"].value == pytest.approx(doubt)
 
 
 @pytest.mark.parametrize(("of_first", "doubted"), [(0.55, True), (0.7, True), (0.8, False), (1.0, False)])

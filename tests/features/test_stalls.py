@@ -156,6 +156,17 @@ def test_steps_that_all_begin_late_are_not_surely_input(longest: float, doubt: f
     assert values(dataclasses.replace(parts, start_recorded=start_s > 0), "input")["unseen_doubt"] == 0.0
 
 
+@pytest.mark.parametrize(("length", "documents", "doubt"), [(0.2, 0.0, ONCE_CHANCE), (2.0, 0.0, 0.0), (0.2, 0.5, 0.0)])
+def test_waits_as_short_as_computes_vary_are_not_surely_input(length: float, documents: float, doubt: float) -> None:
+    """A busy host delays both: 0.2 s where forwards of 1 s vary by 0.1 s; documents vary forward and backward alike."""
+    rng = np.random.default_rng(1)
+    parts = stalled(before=of(StallKind.INPUT, {(FORWARD, 0, 0, step, 1): length for step in (1, 2, 6, 7)}))
+    host, drawn = rng.standard_normal(parts.compute_s.shape), rng.standard_normal(parts.compute_s.shape[1:])
+    factor = np.exp(documents * drawn if documents else 0.1 * host)
+    parts = dataclasses.replace(parts, compute_s=parts.compute_s * factor)
+    assert values(parts, "input")["unseen_doubt"] == doubt
+
+
 def test_waiting_for_the_first_batch_of_a_step() -> None:
     """Three waits before first microbatches and one before a second are three quarters first."""
     before = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 2, 3)} | {(FORWARD, 0, 1, 4, 0): 0.5})

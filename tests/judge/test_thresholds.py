@@ -258,17 +258,6 @@ def test_a_stall_seen_twice_is_a_guess(hits: float | None, share: float | None, 
     assert not is_rare(analysis, ("worker",))
 
 
-def test_a_guess_is_three_quarters_as_sure() -> None:
-    """A stall that was seen twice, and of which no row tells."""
-    often, twice = (
-        with_features(job("checkpoint-stall"), stall__hits=hits, stall__checkpoint_share=0.0) for hits in (3, 2)
-    )
-    judgement = dataclasses.replace(judged(often, "checkpoint-stall"), fires=True, is_vetoed=False)
-    sure, guessed = (believe(analysis, judgement, None) for analysis in (often, twice))
-    assert sure is not None
-    assert guessed == pytest.approx(0.75 * sure)
-
-
 def test_confidence_is_certainty_times_chance_times_looks() -> None:
     """Without a classifier; with one, the mean of log odds, no probability counted as surer than 99.5%."""
     analysis, rule = job(), RULES["worker-fault"]

@@ -53,6 +53,17 @@ def test_without_peers_the_quickest_are_as_quick_as_usual() -> None:
     assert not is_slow(paused(0.75), 0.002, n_slow=N_DP)
 
 
+def test_one_wild_step_hides_no_slow_clock() -> None:
+    """A worker that is slow in all steps, and three times as slow in one of them, is so in all."""
+    rng = np.random.default_rng(7)
+    worker_log = np.zeros((2, 1, N_STEPS, N_DP))
+    worker_log[..., 0] = 0.2
+    worker_log[:, :, 5, 0] = 0.8
+    compute_s = np.exp(worker_log[:, :, None] + 0.1 * rng.standard_normal((2, 1, 2, N_STEPS, N_DP)))
+    compute_s[:, :, :, 5, 0] = np.exp([0.05, 1.55])[:, None, None].T  # one of its computes was stopped, and no clock
+    assert slow_throughout(compute_s, np.ones((2, 1)), np.ones((2, N_STEPS)), worker_log, 1)[0, 0]
+
+
 @pytest.mark.parametrize(("first", "end"), [(4, 14), (12, 24), (26, 36)])
 def test_a_worker_is_slow_for_a_while(first: int, end: int) -> None:
     """What falls behind and comes back is slow between, on busy processors too, and no more than that."""
@@ -76,6 +87,21 @@ def test_a_lone_worker_is_slow_for_a_while(first: int, end: int) -> None:
     assert not told.any()
     assert np.argwhere(slow).tolist() == [[0, 2]]
     assert np.flatnonzero(level[:, 2, :, 0].mean(axis=0) > 0.25).tolist() == list(range(first, end))
+
+
+@pytest.mark.parametrize("n_slow", [1, 2])
+def test_a_whole_stage_falls_behind(n_slow: int) -> None:
+    """Where all ranks of a stage get slow they are compared with what they were; where one does, with the other."""
+    rng = np.random.default_rng(8)
+    by_step = np.exp(0.06 * rng.standard_normal((2, 3, N_STEPS, 2)))
+    by_step[:, 1, N_STEPS // 3 :, :n_slow] *= 1.5
+    typical_s, _ = find_usual_durations([], by_step, np.arange(N_STEPS), 3)
+    np.testing.assert_allclose(typical_s, 1.0, atol=0.08)
+    pace = by_step / typical_s[:, :, None, None]
+    level, slow = _find(np.log(pace / find_slow_steps(pace)[:, None, :, None]))
+    assert np.argwhere(slow).tolist() == [[dp, 1] for dp in range(n_slow)]
+    assert level[:, 1, : N_STEPS // 3, :n_slow].mean() < 0.03
+    np.testing.assert_allclose(level[:, 1, N_STEPS // 3 :, :n_slow].mean(axis=(0, 1)), np.log(1.5), atol=0.15)
 
 
 def test_most_replicas_are_slow_all_the_time() -> None:
