@@ -432,10 +432,12 @@ def test_a_stall_that_happened_too_seldom_is_a_guess(hits: float, doubted: bool)
         SPEC, CheckpointStall(period_steps=3, duration_s=2.0, where="before", phase=0, recorded=False)
     ).analysis
     seen = {"stall.hits": Feature(hits), "stall.planned_doubt": Feature(0.0)}
+    seen["stall.rare_doubt"] = Feature(0.495 if doubted else 0.0)
     analysis = dataclasses.replace(analysis, features=analysis.features | seen)
     (cause,) = [c for c in reach(analysis).causes if c.cause == "checkpoint-stall"]
     assert any(item.id.endswith("/rare") for item in cause.evidence) == doubted
-    assert (cause.confidence < 0.8) == doubted
+    assert (cause.confidence < 0.5) == doubted
+    assert [other.cause for other in cause.alternatives] == ["unknown"] * doubted
     assert (cause.when.pattern == "periodic") != doubted
 
 

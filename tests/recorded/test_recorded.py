@@ -30,6 +30,7 @@ NAMES = (
         "three-workers-d3",
         "batch-grow-d4",
     ),
+    *("half-old-d6", "stage-onset-p32", "two-stages-p61", "relay-p24"),
 )
 
 
@@ -58,6 +59,9 @@ def test_with_the_clock_of_each_step(name: str) -> None:
         "two-load-d8",
         "link-one-way-p32",
         "seq-warm-d3",
+        "healthy-sampled-d4",
+        "skew-slow-p32",
+        "save-odd-p22",
     ],
 )
 def test_without_rows(name: str) -> None:
