@@ -88,6 +88,8 @@ REGULAR, PERIOD_CHANCE = 0.8, 0.05
 #: ... and so do waits of at most so many deviations of computes: real ones without a loader at fault were 2 to 5, late loaders 30
 #: and more.
 VARIES_DEVIATIONS = 6.0
+#: ... and waits that are as long as pauses, but for such a factor.
+ALIKE_RATIO = 2.0
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -153,6 +155,7 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
         or _waits_anywhere(breakdown)
         or _waits_at_period(breakdown)
         or _waits_as_computes_vary(breakdown)
+        or _waits_as_computes_pause(breakdown)
     ):
         doubt = max(doubt, ONCE_CHANCE)
     untold = 1.0 - _told_share(breakdown, total_s)
@@ -272,6 +275,21 @@ def _waits_as_computes_vary(breakdown: Breakdown) -> bool:
     apart -= nan_median(apart, axis=(1, 2, 3), keepdims=True)
     varies_s = robust_deviation(apart[np.isfinite(apart)]) / np.sqrt(2.0) * float(np.mean(breakdown.typical_s[0]))
     return bool(weighted_median(waited_s[waited_s > 0], waited_s[waited_s > 0]) < VARIES_DEVIATIONS * varies_s)
+
+
+def _waits_as_computes_pause(breakdown: Breakdown) -> bool:
+    """Say whether computes pause for more time, as long at a time, for a reason that nobody names, and no row tells of waits.
+
+    What stops a process, as a collection, does so wherever it is; a loader is waited for where batches are read.
+    """
+    stalls = breakdown.stalls
+    waits_s = stalls.seconds_of(StallKind.INPUT)
+    pauses_s = stalls.inside_s[np.isin(stalls.inside, (StallKind.NOBODY, StallKind.COLLECTION))]
+    waits_s, pauses_s = waits_s[waits_s > 0], pauses_s[pauses_s > 0]
+    if _told_of_input(breakdown).any() or pauses_s.sum() <= waits_s.sum():
+        return False
+    wait_s, pause_s = (weighted_median(seconds, seconds) or 0.0 for seconds in (waits_s, pauses_s))
+    return max(wait_s, pause_s) < ALIKE_RATIO * min(wait_s, pause_s)
 
 
 def _are_few(by_step: Seconds) -> bool:

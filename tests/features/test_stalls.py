@@ -167,6 +167,27 @@ def test_waits_as_short_as_computes_vary_are_not_surely_input(length: float, doc
     assert values(parts, "input")["unseen_doubt"] == doubt
 
 
+@pytest.mark.parametrize(
+    ("n_pauses", "length", "kind", "doubt"),
+    [
+        (6, 0.6, StallKind.NOBODY, ONCE_CHANCE),
+        (6, 0.6, StallKind.COLLECTION, ONCE_CHANCE),
+        (3, 0.6, StallKind.NOBODY, 0.0),
+        (30, 0.1, StallKind.NOBODY, 0.0),
+        (6, 0.6, StallKind.WORKER, 0.0),
+    ],
+    ids=["more", "collections", "fewer", "shorter", "a slow worker"],
+)
+def test_what_stops_computes_as_well_is_not_surely_input(
+    n_pauses: int, length: float, kind: StallKind, doubt: float
+) -> None:
+    """Four waits of half a second beside pauses inside computes, of about as long and more of them, have one reason."""
+    waits = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 1): 0.5 for step in (1, 2, 6, 7)})
+    everywhere = [(d, s, 1, step, dp) for d in range(2) for s in range(2) for step in range(N_STEPS) for dp in range(2)]
+    pauses = of(kind, dict.fromkeys(everywhere[:n_pauses], length))
+    assert values(stalled(pauses, waits), "input")["unseen_doubt"] == doubt
+
+
 def test_waiting_for_the_first_batch_of_a_step() -> None:
     """Three waits before first microbatches and one before a second are three quarters first."""
     before = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 2, 3)} | {(FORWARD, 0, 1, 4, 0): 0.5})
