@@ -101,14 +101,14 @@ class Observed:
         alone = moves.members.take(np.flatnonzero(moves.across_dp & (moves.members.lengths == 1))).flat
         return alone[np.isin(self.block.nodes.op[alone], DP_COLLECTIVES)]
 
-    def recv_of(self, pair: tuple[int, ...]) -> int:
-        """Give the end of a pair that receives."""
-        return next(node for node in pair if int(self.block.nodes.op[node]) in _RECEIVES)
+    def find_recvs(self, pairs: Ints) -> Ints:
+        """Give the ends of pairs, shape (n_pairs, 2), that receive."""
+        return np.where(np.isin(self.block.nodes.op[pairs[:, 0]], _RECEIVES), pairs[:, 0], pairs[:, 1])
 
-    def through(self, pair: tuple[int, ...]) -> Seconds:
-        """Say how long after its send began a recv was over: as long as the transfer took, at least."""
-        recv = self.recv_of(pair)
-        return np.asarray(self.block.end_s[recv] - self.block.start_s[pair[0] if recv == pair[1] else pair[1]])
+    def through(self, pairs: Ints) -> Seconds:
+        """Say how long after its send began each recv was over, at least as long as the transfer took: (n_pairs, n_steps, n_dp)."""
+        recvs = self.find_recvs(pairs)
+        return np.asarray(self.block.end_s[recvs] - self.block.start_s[pairs.sum(axis=1) - recvs])
 
 
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
