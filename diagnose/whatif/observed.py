@@ -261,9 +261,8 @@ def _look_before(
 
 def _share_batch(source: Ints, waiter: Ints, batches: Sequence[tuple[int, ...]], n_nodes: int) -> Bools:
     """Say of pairs of operations whether both are of one batch."""
-    batch_of = np.full(n_nodes, -1)
-    for i, batch in enumerate(batches):
-        batch_of[list(batch)] = i
+    batch_of, together = np.full(n_nodes, -1), Ragged.of(batches)
+    batch_of[together.flat] = together.row_of()
     return np.asarray((batch_of[waiter] >= 0) & (batch_of[source] == batch_of[waiter]))
 
 
@@ -332,9 +331,8 @@ def _moving_times(
                 late_s = starts[i][there] - lanes_s[there]
                 moved[i] = late_s.mean() + lanes_s.mean() if there.any() else np.max(start_s[part[i]])
             moves[part] = moved[:, None]
-    ends = moves.copy()
-    for batch in batches:
-        ends[list(batch)] = moves[list(batch)].max()
+    ends, together = moves.copy(), Ragged.of(batches)
+    ends[together.flat] = np.repeat(last_of(moves, together), together.lengths)
     return moves, ends
 
 
@@ -389,7 +387,7 @@ def _add_serial_waits(
         for source in sorted(found) if len(found) > 1 else ():
             if any(_follows(other, source, known, place) for other in found - {source}):
                 found.discard(source)
-        waits[node] = {source for source in waits[node] if source not in known} | found
+                waits[node].discard(source)
         known[node] = found
 
 
