@@ -5,6 +5,7 @@ Enters: a part of a diagnosis. Leaves: text without line ends, user strings esca
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,11 @@ from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.place import Link, Where, Worker
-from diagnose.model.training_log import LogFacts
 from diagnose.numerics.robust import Floats
 from diagnose.report.escape import escape, name, prose
+
+if TYPE_CHECKING:
+    from diagnose.model.training_log import LogFacts
 
 NOT_KNOWN = "not known"
 #: Culprits named before "and N more".
@@ -436,7 +439,7 @@ def why_inconclusive(diagnosis: Diagnosis) -> str:
     return "the trace does not say enough to judge"
 
 
-def describe_starts(log: LogFacts) -> str:
+def describe_starts(log: "LogFacts") -> str:
     """Say what part of all time first steps and restarts took, where it is much: no pace shows it. Empty elsewhere."""
     shares = log.ledger.shares if log.ledger is not None and not log.of else {}
     names = {"start": "first steps", "restarts": "restarts"}
@@ -444,7 +447,7 @@ def describe_starts(log: LogFacts) -> str:
     return f"; {' and '.join(said)} of all time" if said else ""
 
 
-def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
+def _why_a_log_is_inconclusive(log: "LogFacts", what: str) -> str:
     """Say that a log is steady, merely varies, or is too short to tell; first that it ends with an error."""
     ended = f"ended with an error after iteration {log.failures[0].iteration:,}; " if log.failures else ""
     if (n_lines := len(log.iterations)) < FEW_STEPS:
@@ -467,13 +470,13 @@ def _why_a_log_is_inconclusive(log: LogFacts, what: str) -> str:
     return f"steady: {what} stands out in the log, which cannot say whether steps were slow from the first on"
 
 
-def log_varies(log: LogFacts) -> float:
+def log_varies(log: "LogFacts") -> float:
     """Give by what part of the middle one most lines of a log differ from it, those of slow first steps left out."""
     low, middle, high = np.quantile(_ordinary(log), (0.159, 0.5, 0.841)).tolist()
     return float((high - low) / 2 / middle)
 
 
-def _ordinary(log: LogFacts) -> Floats:
+def _ordinary(log: "LogFacts") -> Floats:
     """Give the step times of a log without those of slow first steps."""
     return np.delete(log.step_s, np.array(log.start_lines, dtype=np.int64))
 

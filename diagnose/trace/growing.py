@@ -6,7 +6,6 @@ The recorder writes new steps behind those before: in memory are steps that nobo
 group at most. In what order anybody else writes rows is not known: of such a file all groups that have new steps are read again.
 """
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -94,6 +93,7 @@ class GrowingTrace:
         self.is_outdated = False
         self._stamp: tuple[int, int, int] | None = None
         self._footer: Any = None
+        self._lasts: list[int] = []
         self._metadata: dict[bytes, bytes] = {}
         self._n_read = 0
         self._pending: list[pa.Table] = []
@@ -112,19 +112,21 @@ class GrowingTrace:
             return False
         self.is_outdated = False
         try:
-            footer = pq.read_metadata(self.path)
-            metadata = footer.metadata or {}
-            job = json.loads(metadata.get(JOB_KEY.encode(), b"{}"))
-            steps = _step_column(footer)
+            with pq.ParquetFile(self.path, page_checksum_verification=False) as file:
+                footer = file.metadata
+                metadata = footer.metadata or {}
+                job = json.loads(metadata.get(JOB_KEY.encode(), b"{}"))
+                job = job if isinstance(job, dict) else {}
+                is_another = self._footer is not None and job.get("started_at") != self.job.get("started_at")
+                is_shorter = self._footer is not None and footer.num_rows < self._n_read
+                goes_on = RECORDER_KEY in metadata and not is_another and not is_shorter
+                lasts = _read_lasts(file, self._lasts[:-1] if goes_on else [])
         except (*UNREADABLE, OSError, ValueError, RecursionError):  # half-written, or no trace: it is looked at again
             self.is_there = False
             return False
-        job = job if isinstance(job, dict) else {}
-        is_another = self._footer is not None and job.get("started_at") != self.job.get("started_at")
-        is_shorter = self._footer is not None and footer.num_rows < self._n_read
         self._stamp, self._footer, self._metadata, self.job = stamp, footer, metadata, job
-        self.is_there = True
-        self.last_step = self._find_last(steps)
+        self.is_there, self._lasts = True, lasts
+        self.last_step = self._find_last()
         self.has_restarted = is_another or (is_shorter and "started_at" not in job and self.last_step < self.mark)
         if self.has_restarted or is_shorter or not self._appends:
             self.start_again(NO_STEP if self.has_restarted else self.mark)
@@ -221,8 +223,7 @@ class GrowingTrace:
             first += n_rows
         else:
             return False
-        last = _last_of_group(self._footer, group, _step_column(self._footer))
-        if last is None or last > self.mark:
+        if self._lasts[group] > self.mark:
             try:
                 with pq.ParquetFile(
                     self.path, read_dictionary=strings_in(self._footer), page_checksum_verification=False
@@ -247,17 +248,19 @@ class GrowingTrace:
         except OSError:
             return False
 
-    def _find_last(self, column: int) -> int:
-        """Find the last whole step by the footer: the last one may go on, unless who writes it adds whole steps alone."""
-        groups = range(self._footer.num_row_groups)
-        lasts = [_last_of_group(self._footer, group, column) for group in groups]
-        known = [last for last in lasts if last is not None]
-        if not known and self._footer.num_rows:  # written without statistics
-            with contextlib.suppress(*UNREADABLE):
-                known = [_last(pq.read_table(self.path, columns=["step"]))]
-        if not known:
-            return NO_STEP
-        return max(known) - (not self._appends and not self.is_finished)
+    def _find_last(self) -> int:
+        """Find the last whole step: the last one may go on, unless who writes it adds whole steps alone."""
+        last = max(self._lasts, default=NO_STEP)
+        return last if last == NO_STEP or self._appends or self.is_finished else last - 1
+
+
+def _read_lasts(file: Any, known: list[int]) -> list[int]:
+    """Say the last step of each row group, of which those of the first groups may be known.
+
+    The rows say so: what a footer tells of single columns ends the process where it is damaged (pyarrow 26).
+    """
+    groups = range(len(known), file.metadata.num_row_groups)
+    return known + [_last(file.read_row_group(group, columns=["step"])) for group in groups]
 
 
 def _read_from(file: Any, group: int, n_known: int) -> pa.Table:
@@ -275,17 +278,6 @@ def _stamp_of(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _step_column(footer: Any) -> int:
-    """Find the column of steps."""
-    return int(footer.schema.names.index("step"))
-
-
-def _last_of_group(footer: Any, group: int, column: int) -> int | None:
-    """Say the last step of a row group by its statistics; None where it has none."""
-    found = footer.row_group(group).column(column).statistics
-    return int(found.max) if found is not None and found.has_min_max else None
-
-
 def _steps_of(table: pa.Table) -> Ints:
     """Give the step of each row."""
     found, missing = read_numbers(table["step"])
@@ -300,4 +292,4 @@ def _keep(table: pa.Table, rows: Any) -> pa.Table:
 
 def _last(table: pa.Table) -> int:
     """Say the last step of some rows."""
-    return int(_steps_of(table).max())
+    return int(_steps_of(table).max(initial=NO_STEP))

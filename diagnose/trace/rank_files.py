@@ -7,7 +7,6 @@ store, so a few files of each are looked at: the footer of a Parquet file, or th
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from diagnose.trace.input_files import InputFiles
 from diagnose.trace.producers import training_log
@@ -42,32 +41,31 @@ def pick_rank_files(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _are_of_one_rank(folder: Path, traces: Sequence[str]) -> bool:
-    """Say whether the first trace whose footer can be read is what the Recorder wrote on one rank."""
-    footers = (_read_footer(folder / name) for name in traces[:FOOTERS_ASKED])
-    footer = next((found for found in footers if found is not None), None)
-    # A file that was joined from several ranks keeps the metadata of the first.
-    return footer is not None and RECORDER_KEY in (footer.metadata or {}) and len(_ranks(footer)) <= 1
+    """Say whether the first trace that can be read is what the Recorder wrote on one rank."""
+    asked = (_is_of_one_rank(folder / name) for name in traces[:FOOTERS_ASKED])
+    return next((found for found in asked if found is not None), False)
 
 
-def _read_footer(path: Path) -> Any:
-    """Read a footer; None where there is none: who reads the file says what is wrong with it."""
+def _is_of_one_rank(path: Path) -> bool | None:
+    """Say whether the Recorder wrote a file on one rank; None where it cannot be read: who reads it says what is wrong with it."""
     from pyarrow import parquet
 
+    if not path.is_file():
+        return None
+    ranks: set[int] = set()
     try:
-        return parquet.read_metadata(path) if path.is_file() else None
+        with parquet.ParquetFile(path) as file:
+            if RECORDER_KEY not in (file.metadata.metadata or {}):
+                return False
+            # A file that was joined from several ranks keeps the metadata of the first. The rows say it: what a footer tells
+            # of single columns ends the process where it is damaged (pyarrow 26).
+            for batch in file.iter_batches(columns=["rank"]):
+                ranks |= {rank for column in batch.columns for rank in column.unique().to_pylist() if rank is not None}
+                if len(ranks) > 1:
+                    return False
     except Exception:  # noqa: BLE001 - a damaged file can raise anything
         return None
-
-
-def _ranks(footer: Any) -> set[int]:
-    """Give the smallest and largest ranks that a footer tells."""
-    found: set[int] = set()
-    for i in range(footer.num_row_groups):
-        group = footer.row_group(i)
-        for column in (group.column(j) for j in range(group.num_columns)):
-            if column.path_in_schema == "rank" and column.statistics is not None and column.statistics.has_min_max:
-                found |= {column.statistics.min, column.statistics.max}
-    return found
+    return True
 
 
 def _are_known(folder: Path, names: Sequence[str]) -> bool:

@@ -148,7 +148,8 @@ def _group_alike(sample: SampledLanes, p2p: Ints, tolerance_s: float) -> list[tu
                 break
         else:
             groups.append([at])
-    return [tuple(p2p[group].tolist()) for group in groups if len(group) > 1]
+    every = p2p.tolist()
+    return [tuple([every[at] for at in group]) for group in groups if len(group) > 1]
 
 
 def _are_alike(sample: SampledLanes, p2p: Ints, back: int, tolerance_s: float) -> list[bool]:

@@ -175,7 +175,7 @@ def find_events(layout: Layout, *, has_dp: bool) -> Events:
     members = Ragged(np.r_[given.flat, singles], np.r_[given.begin, given.begin[-1] + 1 + np.arange(len(singles))])
     across_dp = np.r_[np.zeros(len(given), dtype=bool), collective[singles]]
     across_dp[len(pairs) : len(pairs) + len(clips)] = True
-    return Events(members, members, Ragged.of([()] * len(members)), across_dp)
+    return Events(members, members, Ragged.empty(len(members)), across_dp)
 
 
 def _group_by_seq(nodes: Nodes, found: Sequence[int]) -> list[list[int]]:

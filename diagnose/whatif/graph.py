@@ -6,7 +6,7 @@ Enters: the nodes of a block. Leaves: a `Graph`, shared by all steps and dp rank
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -85,6 +85,17 @@ class Ragged:
         n_values = 1 + int(values.max(initial=0))
         rows, values = np.divmod(_distinct(rows * n_values + values), n_values)
         return cls(values, np.searchsorted(rows, np.arange(n_rows + 1)))
+
+    @classmethod
+    def join(cls, parts: Sequence["Ragged"]) -> Self:
+        """Put the rows of several one after the other."""
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls(np.concatenate([part.flat for part in parts]), np.r_[0, np.cumsum(lengths)])
+
+    @classmethod
+    def empty(cls, n_rows: int) -> Self:
+        """Give so many rows with nothing in them."""
+        return cls(np.zeros(0, dtype=np.int64), np.zeros(n_rows + 1, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.begin) - 1
@@ -245,6 +256,11 @@ class Layout:
         return match_transfers(self.nodes)
 
     @functools.cached_property
+    def _keys(self) -> tuple[list[int], list[int], list[int]]:
+        """Type, position in the model and microbatch of each node."""
+        return self.nodes.op.tolist(), self.position.tolist(), self.nodes.microbatch.tolist()
+
+    @functools.cached_property
     def places(self) -> dict[tuple[int, int, int], int]:
         """The forward or backward of each (type, position in the model, microbatch)."""
         computes = np.flatnonzero(np.isin(self.nodes.op, (Op.FORWARD, Op.BACKWARD)))
@@ -253,9 +269,8 @@ class Layout:
 
     def beside(self, compute: int, ahead: int) -> int | None:
         """Find the compute on the same microbatch so many model chunks ahead."""
-        nodes = self.nodes
-        key = (int(nodes.op[compute]), int(self.position[compute]) + ahead, int(nodes.microbatch[compute]))
-        return self.places.get(key)
+        op, position, microbatch = self._keys
+        return self.places.get((op[compute], position[compute] + ahead, microbatch[compute]))
 
     def of(self, op: Op, stage: int) -> list[int]:
         """List the nodes of one type on one stage by `seq`."""
@@ -295,7 +310,7 @@ def order_graph(
     pairs = Ragged.of(waits)
     known = ends_in[pairs.flat]
     sources = Ragged.of_pairs(pairs.row_of()[known], pairs.flat[known], len(waits))
-    finals = find_finals(layout, set(events.completes.flat.tolist()))
+    finals = find_finals(layout, events.completes.flat)
     return arrange(layout.nodes, sources, events, barriers, finals)
 
 
@@ -465,10 +480,13 @@ def _opening(nodes: Nodes, sources: Ragged, events: Events) -> frozenset[int]:
     return frozenset(openers)
 
 
-def find_finals(layout: Layout, in_graph: Container[int]) -> tuple[int, ...]:
+def find_finals(layout: Layout, in_graph: Ints) -> tuple[int, ...]:
     """Find the nodes whose latest end is the end of the step: the optimizers, or whatever can end it."""
     finals = [node for stage in range(layout.n_stages) for node in layout.of(Op.OPTIMIZER, stage)]
-    return tuple(finals or [node for node in _closing(layout) if node in in_graph])
+    if finals:
+        return tuple(finals)
+    closing = np.array(_closing(layout), dtype=np.int64)
+    return tuple(closing[np.isin(closing, in_graph)].tolist())
 
 
 def _closing(layout: Layout) -> list[int]:

@@ -57,18 +57,16 @@ class Level:
     ----------
     sources : Columns
         What members wait for, by number, one row a member; behind all nodes stand the start of the step and minus infinity.
-    members : ndarray of int64
-        Nodes that start; none where events await others.
+    members : slice
+        Places among `Levels.members` of nodes that start; none where events await others.
     member_at : Columns or None
         Which of the members start with each event, one row an event; None where each is an event of its own, in their order.
     awaits : Columns or None
         Events that are awaited, by their place among those that are anywhere, one row an event.
-    completes : ndarray of int64
-        Nodes that end their own time after.
+    numbers : slice
+        Numbers of the nodes that end their own time after.
     completes_of : ndarray of int64 or None
         After which event of the level; None where one ends after each, in their order.
-    numbers : slice
-        Their numbers.
     awaited : ndarray of int64
         Which of the events others await.
     awaited_at : slice
@@ -77,29 +75,31 @@ class Level:
         Which of the members are `Graph.openers`.
     barriers : tuple of (int, int, tuple of ndarray of int64)
         Members with learned waits: which of the members, node, and for each of its barriers the numbers of its sources.
-    chains : tuple of (int, slice, ndarray of int64)
+    chains : tuple of (int, slice, slice)
         Nodes one after the other, each of which waits for the one before alone: number of the first, one of those that end, and
-        numbers and nodes of the others.
+        numbers of the others and their places among `Levels.members`.
     """
 
     sources: Columns
-    members: Ints
+    members: slice
     member_at: Columns | None
     awaits: Columns | None
-    completes: Ints
-    completes_of: Ints | None
     numbers: slice
+    completes_of: Ints | None
     awaited: Ints
     awaited_at: slice
     openers: Ints
     barriers: tuple[tuple[int, int, tuple[Ints, ...]], ...]
     across_dp: bool
-    chains: tuple[tuple[int, slice, Ints], ...]
+    chains: tuple[tuple[int, slice, slice], ...]
 
     def start(
         self, graph: Graph, ends: Seconds, moved: Seconds, delay: Seconds | None
     ) -> tuple[Seconds, Seconds | None]:
-        """Say when each event moves, and when each member starts (None where none does): shape (n, n_steps, n_dp)."""
+        """Say when each event moves, and when each member starts (None where none does): shape (n, n_steps, n_dp).
+
+        `delay` is that of `Levels.members`, in their order.
+        """
         if self.awaits is not None:
             return self.awaits.latest(moved), None
         start = self.sources.latest(ends)
@@ -107,7 +107,7 @@ class Level:
             for barrier, sources in zip(graph.barriers[node], every, strict=True):
                 start[at] = np.maximum(start[at], barrier.opens_after(ends[sources]))
         if delay is not None:
-            start += delay.take(self.members, axis=0)
+            start += delay[self.members]
         return start if self.member_at is None else self.member_at.latest(start), start
 
 
@@ -120,12 +120,18 @@ class Levels:
     number : ndarray of int64, shape (n_nodes + 2,)
         Where each node's end stands among all, which are in the order in which levels give them; behind those of nodes stand the
         start of the step and minus infinity.
+    nodes : ndarray of int64, shape (n_nodes,)
+        The nodes in the order of their numbers.
+    members : ndarray of int64
+        The nodes that start, level by level; then those behind the first of a chain.
     n_awaited : int
         Events that others await.
     """
 
     levels: tuple[Level, ...]
     number: Ints
+    nodes: Ints
+    members: Ints
     n_awaited: int
 
 
@@ -149,22 +155,23 @@ def replay_levels(
     shape = _widest(shapes)
     if graph.n_nodes * shape[0] * shape[1] > MAX_CELLS:
         return None
-    own, late = [stack(arrays, widest) for arrays, widest in zip(given, shapes, strict=True)], None
-    if delay is not None:
-        late = own.pop()
-    # Peers are alike, and all ranks together are as each is among them, until ranks that differ meet.
     plan = levels_of(graph)
+    # Each level finds its times side by side.
+    late = None if delay is None else _stack_in_order(delay, plan.members, shapes[-1])
+    own = [_stack_in_order(arrays, plan.nodes, widest) for arrays, widest in zip(worlds[:2], shapes, strict=False)]
+    own += own[:1] * (len(worlds) - len(own))  # all ranks together have the times of each
+    # Peers are alike, and all ranks together are as each is among them, until ranks that differ meet.
     wide = [shape, *shapes[1:2]][: len(own)]
-    ends, moved = ([np.zeros((n, *of_world)) for of_world in wide] for n in (graph.n_nodes + 2, plan.n_awaited))
+    ends, moved = ([np.empty((n, *of_world)) for of_world in wide] for n in (graph.n_nodes + 2, plan.n_awaited))
     for of_world in ends:
-        of_world[-1] = -np.inf
+        of_world[-2], of_world[-1] = 0.0, -np.inf
     openings = [np.zeros((1, 1))] * len(own)
     for level in plan.levels:
         starts = []
         for w, (of_world, before) in enumerate(zip(ends, moved, strict=True)):
-            start, of_members = level.start(graph, of_world, before, late)
-            if len(level.openers) and of_members is not None:
-                openings[w] = np.minimum(openings[w], of_members[level.openers].min(axis=0))
+            start, of_each = level.start(graph, of_world, before, late)
+            if len(level.openers) and of_each is not None:
+                openings[w] = np.minimum(openings[w], of_each[level.openers].min(axis=0))
             starts.append(start)
         if level.across_dp and len(own) == 1:
             starts = [starts[0].max(axis=2, keepdims=True)]
@@ -177,9 +184,9 @@ def replay_levels(
             if len(level.awaited):
                 before[level.awaited_at] = start[level.awaited]
             begin = start if level.completes_of is None else start.take(level.completes_of, axis=0)
-            np.add(begin, own_s.take(level.completes, axis=0), out=of_world[level.numbers])
-            for first, others, nodes in level.chains:
-                of_world[others] = _run_chain(of_world[first], own_s[nodes], None if late is None else late[nodes])
+            np.add(begin, own_s[level.numbers], out=of_world[level.numbers])
+            for first, others, at in level.chains:
+                of_world[others] = _run_chain(of_world[first], own_s[others], None if late is None else late[at])
     if len(ends) < len(own):
         ends, openings[2] = [*ends, ends[0]], openings[0]
     return ends, openings
@@ -220,6 +227,11 @@ def stack(arrays: OfNodes, shape: tuple[int, ...]) -> Seconds:
     for node, array in enumerate(arrays):
         found[node] = array
     return found
+
+
+def _stack_in_order(arrays: OfNodes, nodes: Ints, shape: tuple[int, ...]) -> Seconds:
+    """Put the arrays of some nodes one after the other, (n_nodes, n_steps, n_dp)."""
+    return stack(arrays[nodes] if isinstance(arrays, np.ndarray) else [arrays[n] for n in nodes.tolist()], shape)
 
 
 def at_a_time(arrays: OfNodes, nodes: Ints) -> Sequence[int | Ints]:
@@ -281,20 +293,19 @@ def _build(graph: Graph) -> Levels:
         _split(np.flatnonzero(np.isin(nodes, list(some))), first) for some in (graph.openers, graph.barriers)
     )
     awaited_begin, ends = np.searchsorted(awaited, begin).tolist(), completes.begin[begin].tolist()
-    after = of_event[completes_of]
+    after, shift = of_event[completes_of], len(nodes) - len(completes.flat)
     with_chains = np.flatnonzero(np.isin(order, list(chains)))
     found = []
     for i, of_chains in enumerate(_split(with_chains, begin)):
-        of_members, of_completes = slice(first[i], first[i + 1]), slice(ends[i], ends[i + 1])
+        of_completes = slice(ends[i], ends[i + 1])
         found.append(
             Level(
                 sources=source_columns[i],
-                members=nodes[of_members],
+                members=slice(first[i], first[i + 1]),
                 member_at=None if alone[i] else member_columns[i],
                 awaits=await_columns[i] if await_columns[i].sizes else None,
-                completes=completes.flat[of_completes],
-                completes_of=None if one_each[i] else after[of_completes],
                 numbers=of_completes,
+                completes_of=None if one_each[i] else after[of_completes],
                 awaited=of_event[awaited[awaited_begin[i] : awaited_begin[i + 1]]],
                 awaited_at=slice(awaited_begin[i], awaited_begin[i + 1]),
                 openers=opens[i] - first[i],
@@ -303,25 +314,28 @@ def _build(graph: Graph) -> Levels:
                     for n in hidden[i].tolist()
                 ),
                 across_dp=bool(across_dp[order[begin[i]]]),
-                chains=tuple(others[event] for event in order[of_chains].tolist()),
+                chains=tuple(
+                    (head_number, numbers, slice(numbers.start + shift, numbers.stop + shift))
+                    for head_number, numbers in map(others.__getitem__, order[of_chains].tolist())
+                ),
             )
         )
-    return Levels(tuple(found), number, len(awaited))
+    by_number, n_behind = np.argsort(number[:-2]), sum(numbers.stop - numbers.start for _, numbers in others.values())
+    members_of_all = np.r_[nodes, by_number[len(completes.flat) : len(completes.flat) + n_behind]]
+    return Levels(tuple(found), number, by_number, members_of_all, len(awaited))
 
 
-def _number_nodes(
-    n_nodes: int, ending: Ints, chains: Mapping[int, Ints]
-) -> tuple[Ints, dict[int, tuple[int, slice, Ints]]]:
+def _number_nodes(n_nodes: int, ending: Ints, chains: Mapping[int, Ints]) -> tuple[Ints, dict[int, tuple[int, slice]]]:
     """Number the nodes: those that end level by level, those behind the first of a chain, all others.
 
-    Gives them as `Levels` has them, and for the event of each chain the number of its first node, those of the others, and these.
+    Gives them as `Levels` has them, and for the event of each chain the number of its first node and those of the others.
     """
     number = np.full(n_nodes + 2, -1)
     number[ending] = np.arange(len(ending))
     n, others = len(ending), {}
     for event, (head, *behind) in ((event, chain.tolist()) for event, chain in chains.items()):
         number[behind] = np.arange(n, n + len(behind))
-        others[event] = int(number[head]), slice(n, n + len(behind)), np.array(behind)
+        others[event] = int(number[head]), slice(n, n + len(behind))
         n += len(behind)
     number[number < 0] = np.arange(n, n_nodes + 2)
     return number, others

@@ -101,14 +101,14 @@ class Observed:
         alone = moves.members.take(np.flatnonzero(moves.across_dp & (moves.members.lengths == 1))).flat
         return alone[np.isin(self.block.nodes.op[alone], DP_COLLECTIVES)]
 
-    def recv_of(self, pair: tuple[int, ...]) -> int:
-        """Give the end of a pair that receives."""
-        return next(node for node in pair if int(self.block.nodes.op[node]) in _RECEIVES)
+    def find_recvs(self, pairs: Ints) -> Ints:
+        """Give the ends of pairs, shape (n_pairs, 2), that receive."""
+        return np.where(np.isin(self.block.nodes.op[pairs[:, 0]], _RECEIVES), pairs[:, 0], pairs[:, 1])
 
-    def through(self, pair: tuple[int, ...]) -> Seconds:
-        """Say how long after its send began a recv was over: as long as the transfer took, at least."""
-        recv = self.recv_of(pair)
-        return np.asarray(self.block.end_s[recv] - self.block.start_s[pair[0] if recv == pair[1] else pair[1]])
+    def through(self, pairs: Ints) -> Seconds:
+        """Say how long after its send began each recv was over, at least as long as the transfer took: (n_pairs, n_steps, n_dp)."""
+        recvs = self.find_recvs(pairs)
+        return np.asarray(self.block.end_s[recvs] - self.block.start_s[pairs.sum(axis=1) - recvs])
 
 
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
@@ -261,9 +261,8 @@ def _look_before(
 
 def _share_batch(source: Ints, waiter: Ints, batches: Sequence[tuple[int, ...]], n_nodes: int) -> Bools:
     """Say of pairs of operations whether both are of one batch."""
-    batch_of = np.full(n_nodes, -1)
-    for i, batch in enumerate(batches):
-        batch_of[list(batch)] = i
+    batch_of, together = np.full(n_nodes, -1), Ragged.of(batches)
+    batch_of[together.flat] = together.row_of()
     return np.asarray((batch_of[waiter] >= 0) & (batch_of[source] == batch_of[waiter]))
 
 
@@ -332,9 +331,8 @@ def _moving_times(
                 late_s = starts[i][there] - lanes_s[there]
                 moved[i] = late_s.mean() + lanes_s.mean() if there.any() else np.max(start_s[part[i]])
             moves[part] = moved[:, None]
-    ends = moves.copy()
-    for batch in batches:
-        ends[list(batch)] = moves[list(batch)].max()
+    ends, together = moves.copy(), Ragged.of(batches)
+    ends[together.flat] = np.repeat(last_of(moves, together), together.lengths)
     return moves, ends
 
 
@@ -389,7 +387,7 @@ def _add_serial_waits(
         for source in sorted(found) if len(found) > 1 else ():
             if any(_follows(other, source, known, place) for other in found - {source}):
                 found.discard(source)
-        waits[node] = {source for source in waits[node] if source not in known} | found
+                waits[node].discard(source)
         known[node] = found
 
 

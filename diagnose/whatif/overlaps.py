@@ -3,6 +3,7 @@
 Enters: a block. Leaves: for each compute those that run beside it. Costs a pass over the computes on a few lanes.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -34,20 +35,20 @@ def find_overlaps(block: Block, usual_s: Seconds) -> Overlaps:
     computes = np.flatnonzero(np.isin(nodes.op, DIRECTIONS))
     computes = computes[np.lexsort((nodes.seq[computes], usual_s[computes], nodes.stage[computes]))]
     found: dict[int, set[int]] = {}
+    start_s, end_s, stage = start_s[computes], end_s[computes], nodes.stage[computes]
+    took_s = end_s - start_s
     for ahead in range(1, MAX_AHEAD + 1):
-        a, b = computes[:-ahead], computes[ahead:]
-        same = nodes.stage[a] == nodes.stage[b]
-        a, b = a[same], b[same]
-        shorter = np.minimum(end_s[a] - start_s[a], end_s[b] - start_s[b])
+        a, b = slice(None, -ahead), slice(ahead, None)
+        shorter = np.minimum(took_s[a], took_s[b])
         beside = np.minimum(end_s[a], end_s[b]) - start_s[b] > OVERLAP_SHARE * shorter
         n_there = np.isfinite(shorter).sum(axis=1)
-        steady = (n_there > 0) & (beside.sum(axis=1) >= STEADY_SHARE * n_there)
+        steady = (stage[a] == stage[b]) & (n_there > 0) & (beside.sum(axis=1) >= STEADY_SHARE * n_there)
         if n_lanes < FEW_LANES:
             together = np.abs(start_s[b] - start_s[a]) < TOGETHER_SHARE * shorter
             steady &= together.sum(axis=1) >= STEADY_SHARE * n_there
             if 2 * steady.sum() < MOST_SHARE * len(computes):
                 continue
-        for earlier, later in zip(a[steady].tolist(), b[steady].tolist(), strict=True):
+        for earlier, later in zip(computes[a][steady].tolist(), computes[b][steady].tolist(), strict=True):
             found.setdefault(earlier, set()).add(later)
             found.setdefault(later, set()).add(earlier)
     return found
@@ -58,6 +59,10 @@ def chain_beside(waits: list[set[int]], computes: Sequence[int], overlaps: Overl
 
     Gives those that nothing waits for, the last one last.
     """
+    if not overlaps:
+        for earlier, later in itertools.pairwise(computes):
+            waits[later].add(earlier)
+        return list(computes[-1:])
     running: list[int] = []  # computes that nothing has waited for
     before: dict[int, set[int]] = {}
     for node in computes:

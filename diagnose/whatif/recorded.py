@@ -112,7 +112,7 @@ class Recorded:
 def read_recorded(o: Observed, variants: Seconds | float = 1.0) -> Recorded | None:
     """Sort the nodes of a block by what they are for; None where a microbatch does not run both ways on every stage.
 
-    `variants` are those of the job, as `Breakdown` has them.
+    That is an evaluation, or a stage whose rows are lost. `variants` are those of the job, as `Breakdown` has them.
     Neither can be put in another order what records only some types of transfers.
     """
     layout = Layout(o.block.nodes, usual_start(o.block))

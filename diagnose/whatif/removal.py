@@ -22,6 +22,7 @@ from diagnose.whatif.computes import Place, Places, find_computes, place_of, pla
 from diagnose.whatif.graph import Graph, repeat_lanes
 from diagnose.whatif.levels import Changing, OfNodes, at_a_time, stack
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.recorded import Recorded, read_recorded
 from diagnose.whatif.replay import group_walks, replay, side_by_side
 from diagnose.whatif.schedule import Rebuilt, rebuild
 from diagnose.whatif.waits import WaitGraph
@@ -60,6 +61,7 @@ class Removal:
         #: Where anything stalls a compute.
         self._stalled: Bools = np.asarray(breakdown.stalls.inside_s.any(axis=(-2, -1)))
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
+        self._recorded: dict[int, Recorded | None] = {}
         self._rebuilt: dict[tuple[int, str, int, int, bool], Rebuilt | None] = {}
 
     def present(self) -> list[str]:
@@ -156,7 +158,9 @@ class Removal:
         """Give block `i` under another schedule, built once."""
         key = (i, change.schedule, change.chunks, change.pieces, change.overlap_cost is None)
         if key not in self._rebuilt:
-            rebuilt = rebuild(self.observed[i], change, self.breakdown.variant_ratio)
+            if i not in self._recorded:
+                self._recorded[i] = read_recorded(self.observed[i], self.breakdown.variant_ratio)
+            rebuilt = rebuild(self._recorded[i], change)
             # Work is shared out over the stages of the job: steps that lost the rows of one cannot be laid out anew.
             whole = (
                 rebuilt is not None and change.share.shape[-1] == rebuilt.recorded.chunks * rebuilt.recorded.n_stages

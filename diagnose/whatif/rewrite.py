@@ -58,18 +58,20 @@ class GraphWriter:
             tuple[int, int], list[int]
         ] = {}  # (type, stage) -> nodes that were shared out over other chunks
         self.launched: list[Ints] = []  # computes of each stage in launch order
-        self.batches: list[tuple[int, ...]] = []
+        self.batches = [Ragged.empty(0)]
         self.closed: list[NewClosing] = []
         moves = recorded.moves[:, :, :: recorded.pieces]
-        places = zip(*(axis.tolist() for axis in (moves >= 0).nonzero()), strict=True)
-        self.place_of_move = dict(zip(moves[moves >= 0].tolist(), places, strict=True))
+        there = (moves >= 0).nonzero()
+        #: Type, virtual stage and microbatch of each recorded transfer, -1 elsewhere.
+        self.place_of_move = np.full((len(recorded.nodes), 3), -1)
+        self.place_of_move[moves[there]] = np.stack(there, axis=1)
         self.place_of_microbatch = {
             m: i for i, m in enumerate(recorded.microbatches.tolist())
         }  # the last piece of each
 
     def write(self, *, blocking: bool, interleaved: bool) -> Graph:
         """Write down all nodes and what they wait for; then `computes`, `moves` and `closed` say what they take."""
-        recorded_moves = bool(self.place_of_move)
+        recorded_moves = bool((self.place_of_move >= 0).any())
         for stage, order in enumerate(self.orders):
             self._add_computes(stage, order)
         for stage, order in enumerate(self.orders if recorded_moves else ()):
@@ -95,7 +97,7 @@ class GraphWriter:
         source, waiter = np.concatenate(self.pairs, axis=1)
         sources = Ragged.of_pairs(waiter, source, self.n_nodes)
         events = self._events()
-        finals = find_finals(Layout(nodes, np.arange(len(nodes), dtype=np.float64)), range(len(nodes)))
+        finals = find_finals(Layout(nodes, np.arange(len(nodes), dtype=np.float64)), np.arange(len(nodes)))
         return arrange(nodes, sources, events, self._barriers(), finals)
 
     def _add(self, op: Ints | int, stage: int, microbatch: Ints | int = -1, chunk: Ints | int = -1) -> Ints:
@@ -135,7 +137,8 @@ class GraphWriter:
         at = there.nonzero()[0]
         nodes = self._add(np.array(MOVES)[kind[there]], stage, self.recorded.microbatches[microbatch[at]], chunk[at])
         self.moves[kind[there], virtual[at], microbatch[at]] = nodes
-        self.last_move |= {(MOVES[k], stage): n for k, n in zip(kind[there].tolist(), nodes.tolist(), strict=True)}
+        last = {k: nodes[kind[there] == k][-1:].tolist() for k in range(len(MOVES))}
+        self.last_move |= {(MOVES[k], stage): node for k, of_kind in last.items() for node in of_kind}
 
     def _add_closings(self) -> None:
         """Copy what opens and closes a step; what each chunk has of its own is shared out over the new chunks."""
@@ -273,7 +276,7 @@ class GraphWriter:
         later = np.flatnonzero(run)
         before = runs.take(run[later] - 1)
         self._wait(before.flat, np.repeat(node[later], before.lengths))
-        self.batches += runs.take(np.flatnonzero(runs.lengths > 1)).rows()
+        self.batches.append(runs.take(np.flatnonzero(runs.lengths > 1)))
 
     def _list_first_moves(self) -> dict[int, int]:
         """List the first transfer of each stage, by number, where the recorded one waited for parameters."""
@@ -324,7 +327,7 @@ class GraphWriter:
         holds &= r.nodes.op != Op.ALL_GATHER
         at = np.flatnonzero(holds[graph.sources.flat])
         for source, old in zip(graph.sources.flat[at].tolist(), graph.sources.row_of()[at].tolist(), strict=True):
-            new = self._successor(old) if old in self.place_of_move else None
+            new = self._successor(old) if self.place_of_move[old, 0] >= 0 else None
             if new is not None:
                 self._wait(self.closings[source], new)
 
@@ -366,10 +369,10 @@ class GraphWriter:
             return int(of_part[BACKWARD]) if found < 0 else found
         if source == of_type[-1] and (op, stage) in self.last_move:
             return self.last_move[op, stage]
-        place = self.place_of_move.get(source)
-        if place is None or place[1] >= self.n_virtual:
+        kind, virtual, microbatch = self.place_of_move[source].tolist()
+        if kind < 0 or virtual >= self.n_virtual:
             return None
-        node = int(self.moves[place[0], place[1], place[2] * r.pieces])
+        node = int(self.moves[kind, virtual, microbatch * r.pieces])
         return node if node >= 0 else None
 
     def _last_of_chunk(self, stage: int, chunk: int) -> int:
@@ -387,9 +390,10 @@ class GraphWriter:
         graph = self.recorded.observed.graph
         copied = np.isin(graph.moves.members.flat, list(self.closings))
         for i in np.unique(graph.moves.members.row_of()[copied]).tolist():
-            members = tuple(self.closings[n] for n in graph.events[i].members if n in self.closings)
+            flat, begin = graph.moves.members.flat, graph.moves.members.begin
+            members = tuple(self.closings[n] for n in flat[begin[i] : begin[i + 1]].tolist() if n in self.closings)
             if members[0] not in shared_out:
-                others.append(Event(members, graph.events[i].across_dp, members))
+                others.append(Event(members, bool(graph.moves.across_dp[i]), members))
         alone = np.ones(self.n_nodes, dtype=bool)
         alone[pairs] = False
         alone[flatten([event.members for event in others])] = False
@@ -399,8 +403,8 @@ class GraphWriter:
             np.cumsum(np.r_[0, np.full(len(pairs), 2), given.members.lengths, np.ones_like(singles)]),
         )
         across_dp = np.r_[np.zeros(len(pairs), dtype=bool), given.across_dp, np.zeros(len(singles), dtype=bool)]
-        events = Events(moving, moving, Ragged.of([()] * len(moving)), across_dp)
-        return join_batches(events, Ragged.of(self.batches), self.n_nodes)
+        events = Events(moving, moving, Ragged.empty(len(moving)), across_dp)
+        return join_batches(events, Ragged.join(self.batches), self.n_nodes)
 
     def _barriers(self) -> dict[int, tuple[Barrier, ...]]:
         """Carry over the waits that no row records."""

@@ -13,11 +13,10 @@ import numpy as np
 from diagnose.model.change import Reschedule
 from diagnose.model.optype import Op
 from diagnose.model.schedule import BACKWARD, SPLITTING, WEIGHT, order_launches, positions_under, refuse_schedule
-from diagnose.model.trace import Ints, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.levels import OfNodes, list_shapes, stack
-from diagnose.whatif.observed import Observed
-from diagnose.whatif.recorded import MOVES, NewClosing, Recorded, read_recorded
+from diagnose.whatif.recorded import MOVES, NewClosing, Recorded
 from diagnose.whatif.rewrite import GraphWriter
 
 _SENDS = (Op.FORWARD_SEND, Op.BACKWARD_SEND)
@@ -152,14 +151,18 @@ class Rebuilt:
         found = seconds[r.moves] if same else np.zeros((*self.moves.shape, *seconds.shape[1:]))
         new, old = (_list_ends(r.n_stages, positions) for positions in (self.positions, r.positions))
         unknown = (self.moves >= 0) & (r.moves < 0) if same else self.moves >= 0
-        sends = np.isin(MOVES, _SENDS)
+        sends, usual = np.isin(MOVES, _SENDS), dict[int, list[tuple[Seconds, Bools, Ints]]]()
         for kind in range(len(MOVES)):
             for ends in np.unique(new[kind][unknown[kind].any(axis=1)], axis=0).tolist():
                 alike = r.moves[(sends == sends[kind])[:, None] & (old == ends).all(axis=2)]
                 if not (alike >= 0).any():
                     alike = r.moves[kind]
-                at = unknown[kind] & (new[kind] == ends).all(axis=1)[:, None]
-                found[kind][at] = np.median(seconds[alike[alike >= 0]], axis=0)
+                alike, at = alike[alike >= 0], unknown[kind] & (new[kind] == ends).all(axis=1)[:, None]
+                usual.setdefault(len(alike), []).append((found[kind], at, alike))
+        for of_length in usual.values():  # as many at a time as are made of as many
+            medians = np.median(seconds[np.stack([alike for *_, alike in of_length])], axis=1)
+            for (of_kind, at, _), median in zip(of_length, medians, strict=True):
+                of_kind[at] = median
         return found
 
 
@@ -175,24 +178,18 @@ def _list_ends(n_stages: int, positions: Ints) -> Ints:
     return np.array(found)
 
 
-def rebuild(observed: Observed, change: Reschedule, variants: Seconds | float = 1.0) -> Rebuilt | None:
+def rebuild(recorded: Recorded | None, change: Reschedule) -> Rebuilt | None:
     """Build the graph of a block under another schedule.
 
-    None where these steps cannot run so: not every microbatch runs forward and backward on every stage (an evaluation, a
-    stage whose rows are lost), or the schedule asks for another number of microbatches. Workers block on transfers where the
-    recorded ones do, except under schedules that split backwards, whose published implementations do not.
-
-    Parameters
-    ----------
-    variants : ndarray of float64, or float
-        As `Breakdown` has them.
+    None where these steps cannot run so: `read_recorded` does not know them, or the schedule asks for another number of
+    microbatches. Workers block on transfers where the recorded ones do, except under schedules that split backwards, whose
+    published implementations do not.
 
     Raises
     ------
     TraceError
         Operations would wait for each other in a circle.
     """
-    recorded = read_recorded(observed, variants)
     if recorded is None:
         return None
     recorded = recorded.cut(change.pieces)

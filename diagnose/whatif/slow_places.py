@@ -6,7 +6,7 @@ of the steps and must hold the lost seconds of the other half.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.model.transfers import SlowPlaces
 from diagnose.numerics.robust import lower_median, upper_level, upper_stretch, weighted_median
+from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.observed import Observed
 
 #: A place is slow if it loses so many times the seconds that a quarter of its equals stay below: noise is on all of them.
@@ -222,33 +223,86 @@ def list_ways(o: Observed) -> dict[tuple[int, ...], tuple[int, int]]:
     return dict(zip(zip(*pairs.T.tolist(), strict=True), ways, strict=True))
 
 
-def pair_seconds(o: Observed, seconds: Mapping[int, Seconds]) -> dict[tuple[int, ...], Seconds]:
-    """Say what the message of each pair took of these seconds by node, shape (n_steps, n_dp); pairs that took none are left out.
+def rows_of_ways(o: Observed, pairs: Ints) -> Iterator[tuple[tuple[int, int], Ints]]:
+    """Give each way of pairs, shape (n_pairs, 2), and which of them take it, in their order; ways as `ways_of` has them."""
+    link, direction = ways_of(o.block.nodes, pairs)
+    key = 2 * link + direction
+    order = np.argsort(key, kind="stable")
+    begins = np.flatnonzero(np.diff(key[order], prepend=-1))
+    for rows in np.split(order, begins[1:]) if len(order) else ():
+        yield (int(link[rows[0]]), int(direction[rows[0]])), rows
+
+
+def pair_seconds(o: Observed, seconds: Mapping[int, Seconds] | OfNodes) -> tuple[Ints, Seconds]:
+    """Say what the message of each pair took of these seconds by node; pairs that took none are left out.
 
     A member of a batch ends with the batch, so of two ends the one that took less says it. But a send that fits into a buffer is
     over before its message is there: a recv says when that was, unless something else of its batch may have ended later, or its
     worker stood still, which makes one message late and not half of those of its step and way.
+
+    Returns
+    -------
+    rows : ndarray of int64, shape (n_found,)
+        Where in `Observed.find_pairs` these pairs are, rising.
+    took_s : ndarray of float64, shape (n_found, n_steps, n_dp)
     """
-    way_of = list_ways(o)
-    recv_of = {node: o.recv_of(pair) for pair in way_of for node in pair}
-    batch_of = {node: tuple(batch) for batch in o.graph.list_batches() for node in batch}
-    zero = np.zeros(o.block.start_s.shape[1:])
-    by_way: dict[tuple[int, int], dict[tuple[int, ...], tuple[Seconds, Seconds]]] = {}
-    for pair, way in way_of.items():
-        took = by_recv = np.minimum(seconds[pair[0]], seconds[pair[1]]) if all(n in seconds for n in pair) else zero
-        recv = recv_of[pair[0]]
-        if recv in seconds and not o.are_derived:
-            beside = [recv_of[node] for node in batch_of.get(recv, ()) if node != recv and node in recv_of]
-            if not any(other in batch_of[recv] for other in beside):
-                # What it sent in this batch was there, at the latest, when the recv of that was over.
-                alone = np.all([o.block.end_s[other] < o.block.end_s[recv] for other in beside], axis=0)
-                by_recv = np.where(alone, seconds[recv], took)
-        by_way.setdefault(way, {})[pair] = took, by_recv
-    found: dict[tuple[int, ...], Seconds] = {}
-    for of_way in by_way.values():
-        usual = lower_median(np.stack([by_recv for _, by_recv in of_way.values()]), axis=0)
-        found.update((pair, np.maximum(took, np.minimum(by_recv, usual))) for pair, (took, by_recv) in of_way.items())
-    return {pair: found[pair] for pair in way_of if found[pair].any()}
+    pairs, n_nodes = o.find_pairs(), len(o.block.nodes)
+    recvs = o.find_recvs(pairs)
+    has = np.ones(n_nodes, dtype=bool)
+    if isinstance(seconds, Mapping):
+        has = np.zeros(n_nodes, dtype=bool)
+        has[[*seconds]] = True
+    beside, alone = _recvs_beside(o, pairs, recvs)
+    alone &= has[recvs] & (not o.are_derived)
+    both = np.all(has[pairs], axis=1)
+    rows, found = [np.zeros(0, dtype=np.int64)], [np.zeros((0, *o.block.start_s.shape[1:]))]
+    for _, of_way in rows_of_ways(o, pairs):
+        told, by_one = both[of_way], alone[of_way]
+        if not (told | by_one).any():
+            continue
+        took = np.zeros((len(of_way), *found[0].shape[1:]))
+        if told.any():
+            took[told] = np.minimum(*(_take(seconds, ends) for ends in pairs[of_way[told]].T))
+        by_recv = took.copy()
+        if by_one.any():
+            by_recv[by_one] = _take(seconds, recvs[of_way[by_one]])
+        for other in beside[of_way].T:
+            # What it sent in this batch was there, at the latest, when the recv of that was over.
+            at = np.flatnonzero(by_one & (other >= 0))
+            later = o.block.end_s[other[at]] >= o.block.end_s[recvs[of_way[at]]]
+            by_recv[at] = np.where(later, took[at], by_recv[at])
+        took = np.maximum(took, np.minimum(by_recv, lower_median(by_recv, axis=0)))
+        some = took.any(axis=(1, 2))
+        rows.append(of_way[some])
+        found.append(took[some])
+    every = np.concatenate(rows)
+    order = np.argsort(every)
+    return every[order], np.concatenate(found)[order]
+
+
+def _recvs_beside(o: Observed, pairs: Ints, recvs: Ints) -> tuple[Ints, Bools]:
+    """Find the other recvs of what was launched in one batch with each recv: shape (n_pairs, n_most), -1 for none.
+
+    And say which recvs are the only ones of their batches.
+    """
+    recv_of = np.full(len(o.block.nodes), -1)
+    recv_of[pairs] = recvs[:, None]
+    moves = o.graph.moves
+    batches = moves.completes.take(np.flatnonzero(moves.awaits.lengths))
+    batch_of = np.full(len(o.block.nodes), -1)
+    batch_of[batches.flat] = batches.row_of()
+    beside = np.full((len(pairs), int(batches.lengths.max(initial=0))), -1)
+    for column in range(beside.shape[1]):
+        has = np.flatnonzero((batch_of[recvs] >= 0) & (np.append(batches.lengths, 0)[batch_of[recvs]] > column))
+        member = batches.flat[batches.begin[batch_of[recvs[has]]] + column]
+        beside[has, column] = np.where(member == recvs[has], -1, recv_of[member])
+    own = np.where(batch_of < 0, -2, batch_of)[recvs]
+    return beside, ~np.any((beside >= 0) & (batch_of[beside] == own[:, None]), axis=1)
+
+
+def _take(seconds: Mapping[int, Seconds] | OfNodes, nodes: Ints) -> Seconds:
+    """Give the seconds of some nodes, shape (n_nodes, n_steps, n_dp)."""
+    return seconds[nodes] if isinstance(seconds, np.ndarray) else np.array([seconds[node] for node in nodes.tolist()])
 
 
 def _add_up(
@@ -263,28 +317,26 @@ def _add_up(
     exists, has_group = np.zeros((2, n_stages, n_dp), dtype=bool), np.zeros(n_stages, dtype=bool)
     first, n_all, every, apart = 0, 0, [np.zeros(0)], [np.zeros(0)]
 
-    def count(seconds: Seconds, spread_s: float) -> None:
-        every.append(seconds[seconds > 0])
-        apart.append(every[-1] / spread_s)
-
     for o, excess, spread in zip(observed, excesses, spreads, strict=True):
         nodes, at = o.block.nodes, slice(first, first + len(o.block.steps))
         first = at.stop
-        way_of = list_ways(o)
-        n_all += n_dp * len(o.block.steps) * len(way_of)
-        for direction_of_link in {way[::-1] for way in way_of.values()}:
-            exists[direction_of_link] = True
-        for pair, seconds in pair_seconds(o, excess).items():
-            link, direction = way_of[pair]
-            ways[direction, link, :, at] += seconds.T
-            count(seconds, spread[o.recv_of(pair)])
+        pairs = o.find_pairs()
+        link, direction = ways_of(nodes, pairs)
+        n_all += n_dp * len(o.block.steps) * len(pairs)
+        exists[direction, link] = True
+        rows, lost_s = pair_seconds(o, excess)
+        np.add.at(ways[..., at], (direction[rows], link[rows]), lost_s.swapaxes(1, 2))
+        every.append(lost_s[lost_s > 0])
+        spread_s = np.array([spread[recv] for recv in o.find_recvs(pairs[rows]).tolist()])
+        apart.append(every[-1] / np.repeat(spread_s, np.count_nonzero(lost_s > 0, axis=(1, 2))))
         for node in o.find_groups().tolist():
             has_group[nodes.stage[node]] = True
             n_all += len(o.block.steps)
             if node in excess:  # all members move together: one that ends late for itself is no slow group
                 seconds = np.median(excess[node], axis=1)
                 groups[nodes.stage[node], at] += seconds
-                count(seconds, spread[node])
+                every.append(seconds[seconds > 0])
+                apart.append(every[-1] / spread[node])
     seconds_s = np.concatenate(every)
     n_transfers = float(seconds_s.sum() ** 2 / max(float((seconds_s**2).sum()), np.finfo(float).tiny))
     slow_share = len(seconds_s) / max(n_all, 1)
@@ -392,16 +444,15 @@ def _find_waiting(observed: Sequence[Observed], excesses: Sequence[Mapping[int, 
     """
     all_s, own_s, same_s, n_slow = np.zeros((4, n_stages, observed[0].block.n_dp))
     for o, excess in zip(observed, excesses, strict=True):
-        by_way: dict[tuple[int, int], list[tuple[Seconds, Seconds, Seconds]]] = {}
-        by_pair = pair_seconds(o, excess) if o.are_derived else {}
-        for pair, way in list_ways(o).items() if o.are_derived else ():
-            beyond = by_pair.get(pair)
-            through = o.through(pair)
-            beyond = np.zeros(through.shape) if beyond is None else beyond
-            usual = np.minimum(o.own[pair[0]], o.own[pair[1]]) - beyond
-            by_way.setdefault(way, []).append((through, beyond, usual))
-        for (link, _), messages in by_way.items():
-            through, beyond, usual = (np.stack(seconds) for seconds in zip(*messages, strict=True))
+        if not o.are_derived:
+            continue
+        pairs = o.find_pairs()
+        rows, lost_s = pair_seconds(o, excess)
+        every = np.zeros((len(pairs), *lost_s.shape[1:]))
+        every[rows] = lost_s
+        for (link, _), of_way in rows_of_ways(o, pairs):
+            through, beyond = o.through(pairs[of_way]), every[of_way]
+            usual = np.minimum(*(_take(o.own, ends) for ends in pairs[of_way].T)) - beyond
             in_step = beyond.sum(axis=0)  # (n_steps, n_dp)
             often = ((beyond > 0) * in_step).sum(axis=1) >= SAME_SHARE * in_step.sum(axis=0)  # (n_messages, n_dp)
             all_s[link] += in_step.sum(axis=0)
@@ -420,21 +471,20 @@ def _find_victims(
     All transfers of a batch end together: which was slow is told by those that share none with another slow one.
     """
     seconds, count, n_slow, n_all = np.zeros((4, 2, n_stages, observed[0].block.n_dp))
+    if not ways.any():
+        return np.zeros(ways.shape, dtype=bool)
     for o, excess in zip(observed, excesses, strict=True):
         batch_of = {node: i for i, batch in enumerate(o.graph.list_batches()) for node in batch}
-        ways_in: dict[int, set[tuple[int, int]]] = {}
+        pairs, way_of, ways_in = o.find_pairs(), list_ways(o), dict[int, set[tuple[int, int]]]()
+        rows, lost_s = pair_seconds(o, excess)
         slow = np.zeros((n_stages, *o.block.start_s.shape[1:]), dtype=bool)  # (n_stages, n_steps, n_dp)
-        way_of = list_ways(o)
-        lost_s = pair_seconds(o, excess)
-        by_pair = {pair: lost_s.get(pair) for pair in way_of}
-        for pair, beyond in by_pair.items():
-            way = way_of[pair]
-            if beyond is not None:
-                slow[way[0]] |= beyond > 0
+        np.logical_or.at(slow, ways_of(o.block.nodes, pairs[rows])[0], lost_s > 0)
+        for pair, way in way_of.items():
             for node in pair:
                 ways_in.setdefault(batch_of.get(node, -1), set()).add(way)
-        for pair, beyond in by_pair.items():
-            link, direction = way_of[pair]
+        by_pair = dict(zip(map(tuple, pairs[rows].tolist()), lost_s, strict=True))
+        for pair, (link, direction) in way_of.items():
+            beyond = by_pair.get(pair)
             here = slow[link] & ways[direction, link]
             if not here.any():
                 continue

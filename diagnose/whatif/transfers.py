@@ -13,7 +13,7 @@ from diagnose.numerics.robust import weighted_median
 from diagnose.whatif.components.transfer import TransferPart, stride_of
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
-from diagnose.whatif.slow_places import list_ways, pair_seconds
+from diagnose.whatif.slow_places import pair_seconds, ways_of
 
 #: Beyond this many times the median of all links a single transfer is late (a flap is seconds against milliseconds).
 LATE_RATIO = 3.0
@@ -54,19 +54,18 @@ def _measure_links(
     return link_s, late_s
 
 
-def _own_of_pairs(o: Observed) -> dict[tuple[int, ...], Seconds]:
-    """Say how long each transfer took; of shape (n_steps, n_dp)."""
-    way_of, zero = list_ways(o), np.zeros(o.block.start_s.shape[1:])
-    own = pair_seconds(o, {node: o.own[node] for pair in way_of for node in pair})
-    return {pair: own.get(pair, zero) for pair in way_of}
+def _own_of_pairs(o: Observed) -> Seconds:
+    """Say how long each transfer took; of shape (n_pairs, n_steps, n_dp)."""
+    rows, took_s = pair_seconds(o, o.own)
+    own = np.zeros((len(o.find_pairs()), *took_s.shape[1:]))
+    own[rows] = took_s
+    return own
 
 
-def _by_link(o: Observed, own: Mapping[tuple[int, ...], Seconds]) -> dict[int, Seconds]:
+def _by_link(o: Observed, own: Seconds) -> dict[int, Seconds]:
     """Give the times of the transfers of each link: seconds, shape (n_transfers, n_steps, n_dp)."""
-    found: dict[int, list[Seconds]] = {}
-    for pair, (link, _) in list_ways(o).items():
-        found.setdefault(link, []).append(own[pair])
-    return {link: np.stack(found[link]) for link in sorted(found)}
+    link, _ = ways_of(o.block.nodes, o.find_pairs())
+    return {of_link: own[link == of_link] for of_link in np.unique(link).tolist()}
 
 
 def _measure_groups(observed: Sequence[Observed], n_stages: int) -> Seconds:
@@ -104,7 +103,7 @@ def _measure_steps(
 
 def _add_up_excess(
     observed: Sequence[Observed],
-    owns: Sequence[Mapping[tuple[int, ...], Seconds]],
+    owns: Sequence[Seconds],
     excesses: Sequence[Mapping[int, Seconds]],
     n_stages: int,
     n_steps: int,
@@ -116,25 +115,28 @@ def _add_up_excess(
     link_excess_s, group_excess_s = np.zeros((n_stages, observed[0].block.n_dp)), np.zeros(n_stages)
     ratios, weights = [], []
     for o, own_of, excess in zip(observed, owns, excesses, strict=True):
-        nodes, moves, of_pairs = o.block.nodes, o.graph.moves, pair_seconds(o, excess)
+        nodes, moves, pairs = o.block.nodes, o.graph.moves, o.find_pairs()
+        row_of = dict(zip(map(tuple, pairs.tolist()), range(len(pairs)), strict=True))
+        rows, lost_s = pair_seconds(o, excess)
+        of_pairs, link = dict(zip(rows.tolist(), lost_s, strict=True)), ways_of(nodes, pairs)[0].tolist()
         beyond = np.zeros(len(nodes), dtype=bool)
         beyond[[*excess]] = True
         late_events = np.unique(moves.members.row_of()[beyond[moves.members.flat]])
-        way_of = list_ways(o) if len(late_events) else {}
         for members, across_dp in zip(
             moves.members.take(late_events).rows(), moves.across_dp[late_events].tolist(), strict=True
         ):
-            is_pair = members in way_of
-            if is_pair and members not in of_pairs:
+            row = row_of.get(members)
+            if row is None:
+                seconds, own = np.max(np.stack([excess[n] for n in members if n in excess]), axis=0), o.own[members[0]]
+            elif row in of_pairs:
+                seconds, own = of_pairs[row], own_of[row]
+            else:
                 continue
-            seconds, own = np.max(np.stack([excess[n] for n in members if n in excess]), axis=0), o.own[members[0]]
-            if is_pair:
-                seconds, own = of_pairs[members], own_of[members]
             late = seconds > 0
             ratios.append((seconds / np.maximum(own - seconds, 1e-9))[late])
             weights.append(seconds[late])
-            if is_pair:
-                link_excess_s[way_of[members][0]] += seconds.sum(axis=0) / n_steps
+            if row is not None:
+                link_excess_s[link[row]] += seconds.sum(axis=0) / n_steps
             elif across_dp and len(members) == 1:
                 group_excess_s[int(nodes.stage[members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
     ratio, weight = np.concatenate([[], *ratios]), np.concatenate([[], *weights])

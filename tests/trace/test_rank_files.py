@@ -12,6 +12,7 @@ from diagnose.record.parallel_state import ParallelState
 from diagnose.record.write import write_rows
 from diagnose.trace import input_files
 from diagnose.trace.gather import gather_traces
+from diagnose.trace.growing import GrowingTrace
 from diagnose.trace.rank_files import FILES_ASKED, FOOTERS_ASKED, RECORDER_KEY, pick_rank_files
 from tests.record.test_write import kept_of
 from tests.trace.foreign_files import FOREIGN, write
@@ -53,6 +54,17 @@ def test_a_damaged_first_piece_is_no_reason(tmp_path: Path) -> None:
         assert len(pick(tmp_path)) == len(paths), n
         path.write_bytes(path.read_bytes()[:-20])
     assert pick(tmp_path) == ()
+
+
+def test_a_damaged_footer_does_not_end_the_process(tmp_path: Path) -> None:
+    """GIVEN a footer that says of one column that it has another type THEN its statistics are not asked for: pyarrow 26 aborts."""
+    (path,) = record(tmp_path, 1)
+    whole = path.read_bytes()
+    for column in (b"step", b"rank"):
+        at = whole.rindex(b"\x1c\x15", 0, whole.rindex(b"\x19\x18\x04" + column)) + 2  # the type, before the path
+        path.write_bytes(whole[:at] + b"\x00" + whole[at + 1 :])
+        assert pick(tmp_path) == (() if column == b"rank" else (path.name,))
+        assert GrowingTrace(path).look() == (column == b"rank")
 
 
 def test_whole_jobs_are_no_pieces(tmp_path: Path) -> None:

@@ -261,7 +261,7 @@ def test_jobs_that_write_nothing_cost_a_look(tmp_path, clock, monkeypatch):
     clock.at_s = (tmp_path / "traces" / "job-0").stat().st_mtime
     watching.go()
     reads, looks = [], []
-    monkeypatch.setattr(growing, "_step_column", reads.append)
+    monkeypatch.setattr(growing, "_read_lasts", reads.append)
     look = growing.GrowingTrace.look
     monkeypatch.setattr(growing.GrowingTrace, "look", lambda part: (looks.append(part), look(part))[1])
     for _ in range(720):

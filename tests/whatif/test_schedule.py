@@ -39,7 +39,7 @@ def spread(job: Layered, schedule: str, chunks: int) -> Reschedule:
 
 def error_of_staying(job: Layered) -> float:
     """Compare the rebuilt recorded schedule with the recorded graph."""
-    assert all(rebuild(o, stay(job)) is not None for o in job.observed)
+    assert all(rebuild(read_recorded(o), stay(job)) is not None for o in job.observed)
     return abs(job.price(stay(job)) / job.price() - 1.0)
 
 
@@ -83,7 +83,7 @@ def test_work_stays_the_same(schedule: str, chunks: int) -> None:
     spec = JobSpec(pp=3, vpp=2, dp=2, microbatches=6, steps=8, seed=4)
     job = measure_layered(spec, UnevenLayers(layers=(3,) * 6))
     (observed,) = job.observed
-    rebuilt = rebuild(observed, spread(job, schedule, chunks))
+    rebuilt = rebuild(read_recorded(observed), spread(job, schedule, chunks))
     assert rebuilt is not None
     own, _ = rebuilt.times(observed.own, observed.delay, spread(job, schedule, chunks))
     before = sum(float(observed.own[n].mean()) for n in np.flatnonzero(observed.block.nodes.op <= Op.BACKWARD))
@@ -103,7 +103,7 @@ def test_levels_of_what_is_laid_out_anew(
     job = measure_layered(dataclasses.replace(JobSpec(pp=4, dp=2, microbatches=8, steps=3, seed=5), p2p=p2p), EVEN)
     (observed,) = job.observed
     change = dataclasses.replace(spread(job, schedule, chunks), pieces=pieces)
-    rebuilt = rebuild(observed, change)
+    rebuilt = rebuild(read_recorded(observed), change)
     assert rebuilt is not None
     graph = rebuilt.graph
     assert sorted(graph.moves.completes.flat.tolist()) == list(range(graph.n_nodes))
@@ -145,7 +145,7 @@ def test_it_comes_after_all_other_changes() -> None:
 def test_interleaving_needs_whole_groups_of_microbatches() -> None:
     """A block that cannot run a schedule stays as it is."""
     job = measure_layered(JobSpec(pp=4, dp=2, microbatches=6, steps=8, seed=12), EVEN)
-    assert rebuild(job.observed[0], spread(job, "interleaved", 2)) is None
+    assert rebuild(read_recorded(job.observed[0]), spread(job, "interleaved", 2)) is None
     assert job.price(spread(job, "interleaved", 2)) == job.price()
 
 

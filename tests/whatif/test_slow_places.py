@@ -12,12 +12,16 @@ from diagnose.faults.inputs import Inputs
 from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import P2P, Op
-from diagnose.model.trace import Bools
+from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import SlowPlaces
+from diagnose.numerics.robust import lower_median
 from diagnose.report import words
 from diagnose.whatif.components.transfer import TransferPart
+from diagnose.whatif.observed import Observed
+from diagnose.whatif.slow_places import list_ways, pair_seconds
 from tests.judge.cases import Measured, causes, measure
 
+RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 JOB = JobSpec(pp=4, dp=4, microbatches=8, steps=16, transfer_s=5e-3, seed=53)
 
 
@@ -213,3 +217,50 @@ def test_what_is_long_at_random_is_no_fault_of_the_network() -> None:
     assert not slow_in(found).found
     assert (found.diagnosis.features["network.repeats"] or 0.0) < 0.3
     assert "network-fault" not in causes(found.diagnosis)
+
+
+def took_one_by_one(o: Observed, seconds: dict[int, Seconds]) -> dict[tuple[int, int], Seconds]:
+    """Say what the message of each pair took as `pair_seconds` does, pair by pair."""
+    recv_of = {node: max(pair, key=lambda n: o.block.nodes.op[n] in RECEIVES) for pair in o.pairs for node in pair}
+    batch_of = {node: batch for batch in o.graph.list_batches() for node in batch}
+    zero, by_way = np.zeros(o.block.start_s.shape[1:]), dict[tuple[int, int], dict[tuple[int, int], list[Seconds]]]()
+    for pair, way in list_ways(o).items():
+        took = np.minimum(*(seconds[n] for n in pair)) if all(n in seconds for n in pair) else zero
+        by_recv, recv = took, recv_of[pair[0]]
+        beside = [recv_of[node] for node in batch_of.get(recv, ()) if node != recv and node in recv_of]
+        if recv in seconds and not any(other in batch_of[recv] for other in beside):
+            alone = np.all([o.block.end_s[other] < o.block.end_s[recv] for other in beside], axis=0)
+            by_recv = np.where(alone, seconds[recv], took)
+        by_way.setdefault(way, {})[pair[0], pair[1]] = [took, by_recv]
+    usual = {way: lower_median(np.stack([s for _, s in of.values()]), axis=0) for way, of in by_way.items()}
+    return {
+        pair: np.maximum(took, np.minimum(by_recv, usual[way]))
+        for way, of_way in by_way.items()
+        for pair, (took, by_recv) in of_way.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        JOB,
+        dataclasses.replace(JOB, p2p="pairs"),
+        dataclasses.replace(JOB, p2p="asynchronous"),
+        dataclasses.replace(JOB, vpp=2),
+    ],
+    ids=["blocking", "pairs", "asynchronous", "two recvs in a batch"],
+)
+def test_messages_of_all_pairs_at_once_took_what_they_took_one_by_one(spec: JobSpec) -> None:
+    """Whatever ends together, and whatever few transfers are late: the same seconds; pairs that took none are left out."""
+    (o,) = measure(generate(spec, []).trace).observed
+    random = np.random.default_rng(1)
+    end_s = o.block.end_s + 1e-6 * random.random(o.block.end_s.shape)  # those of a batch are never quite equal
+    o = dataclasses.replace(o, block=dataclasses.replace(o.block, end_s=end_s))
+    for share in (1.0, 0.7, 0.01, 0.0):
+        late = o.find_pairs().ravel()
+        late = late[random.random(len(late)) < share].tolist()
+        seconds = {n: random.exponential(size=o.block.start_s.shape[1:]) * (random.random() < 0.8) for n in late}
+        expected = {pair: took for pair, took in took_one_by_one(o, seconds).items() if took.any()}
+        rows, took_s = pair_seconds(o, seconds)
+        found = dict(zip(map(tuple, o.find_pairs()[rows].tolist()), took_s, strict=True))
+        assert found.keys() == expected.keys() and all((found[pair] == expected[pair]).all() for pair in found)

@@ -20,8 +20,9 @@ def find_late_starts(
     """Say where most of what opens a step on the workers, computes left out, is late: shape (n_steps, n_dp)."""
     found = np.zeros(shape[3:], dtype=bool)
     for (at, o), late in zip(iterate_blocks(observed), late_s, strict=True):
-        nodes = o.block.nodes
-        opening = [n for e in o.graph.events for n in e.members if not o.graph.waits[n] and nodes.op[n] != Op.FORWARD]
+        members = o.graph.moves.members.flat
+        opens = (o.graph.sources.lengths == 0) & (o.block.nodes.op != Op.FORWARD)
+        opening = members[opens[members]].tolist()
         if opening and any(n in late for n in opening):
             n_late = sum((late[n] > 0 for n in opening if n in late), np.zeros(found[at].shape))
             found[at] = n_late > len(opening) / 2
@@ -39,6 +40,6 @@ COMPONENT = Component(
     Part,
     inside=StallKind.SAVING,
     before=StallKind.SAVING,
-    owns_delay=lambda o, node: not o.graph.waits[node],
+    owns_delay=lambda o, node: bool(o.graph.sources.begin[node] == o.graph.sources.begin[node + 1]),
     traits=Traits(stops_all=True, border="start", is_excused=_is_beginning),
 )

@@ -14,7 +14,7 @@ from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.levels import take
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.slow_places import find_slow_places, list_ways, restrict
+from diagnose.whatif.slow_places import find_slow_places, restrict, rows_of_ways
 
 #: A transfer is slow beyond this many times the upper end of its type on an ordinary link, and by seconds enough.
 SLOW_TRANSFER_RATIO = 3.0
@@ -181,13 +181,10 @@ def _least_through(o: Observed) -> dict[int, Seconds]:
     A derived transfer that was there before its worker asked for it takes no time, and one that waits for something else of its
     worker takes that long: the quickest of all takes what a transfer takes.
     """
-    by_way: dict[tuple[int, int], list[tuple[int, ...]]] = {}
-    for pair, way in list_ways(o).items():
-        by_way.setdefault(way, []).append(pair)
-    found: dict[int, Seconds] = {}
-    for pairs in by_way.values():
-        least_s = np.min(np.stack([o.through(pair) for pair in pairs]), axis=0)
-        found.update((node, least_s) for pair in pairs for node in pair)
+    pairs, found = o.find_pairs(), dict[int, Seconds]()
+    for _, rows in rows_of_ways(o, pairs):
+        least_s = o.through(pairs[rows]).min(axis=0)
+        found.update((node, least_s) for node in pairs[rows].ravel().tolist())
     return found
 
 

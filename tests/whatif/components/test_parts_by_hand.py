@@ -32,6 +32,7 @@ from diagnose.whatif.components.stage import StagePart, _quick_ranks, find_usual
 from diagnose.whatif.components.start_delay import _is_beginning, find_late_starts
 from diagnose.whatif.components.step import StepPart, attribute_to_plan, find_slow_steps, without_microbatches
 from diagnose.whatif.components.worker import _are_slow_often
+from diagnose.whatif.graph import Ragged
 from tests.features.hand import N_STEPS, components
 
 NAN = float("nan")
@@ -466,11 +467,11 @@ def test_blame_for_other_work_between_steps() -> None:
 def test_a_step_begins_late_where_most_of_what_opens_it_is(n_late: int, late: bool) -> None:
     """More than half of the operations that wait for nothing, forwards left out."""
     op = np.array([Op.ALL_GATHER] * 4 + [Op.FORWARD])
-    graph = SimpleNamespace(events=[SimpleNamespace(members=(n,)) for n in range(5)], waits=[()] * 5)
+    graph = SimpleNamespace(moves=SimpleNamespace(members=Ragged.of([(n,) for n in range(5)])), sources=Ragged.empty(5))
     o = SimpleNamespace(block=SimpleNamespace(nodes=SimpleNamespace(op=op), steps=[0, 1]), graph=graph)
     late_s = {n: np.array([[0.0, 1.0], [0.0, 0.0]]) for n in (*range(n_late), 4)}
     assert find_late_starts([o], [late_s], (2, 1, 1, 2, 2)).tolist() == [[False, late], [False, False]]
-    graph.waits = [(), (), (), (0,), ()]
+    graph.sources = Ragged.of([(), (), (), (0,), ()])
     assert find_late_starts([o], [late_s], (2, 1, 1, 2, 2))[0, 1] == (n_late > 1)
 
 
