@@ -58,7 +58,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
     if between is not None:
         spikes += sort_spikes(log, lines, np.nan_to_num(between.seconds), between.hits, within=False)
         spikes.sort(key=lambda one: -one.said.lost_s)
-    windows, ramps = _find_windows(log, lines, base, slow)
+    windows, ramps = _find_windows(log, lines, base, slow, min_speedup)
     restarts = _price_restarts(log, lines)
     ledger = _keep_ledger(log, lines, base, slow, all_s, spikes, between, restarts)
     when, at = _choose_window(windows)
@@ -107,7 +107,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
 
 
 def _find_windows(
-    log: TrainingLog, lines: Lines, base: Baseline, slow: list[bool]
+    log: TrainingLog, lines: Lines, base: Baseline, slow: list[bool], min_speedup: float
 ) -> tuple[tuple[LogWindow, ...], tuple[LogRamp, ...]]:
     """Give each time that the run was slow, and the ramps within."""
     cost_s = _cost_of_pace(lines, base)
@@ -119,7 +119,11 @@ def _find_windows(
             continue
         start, end = pieces[0].start, pieces[-1].end
         first = _date_change(log, lines, base, start)
-        last = _date_change(log, lines, base, end) - 1 if end < len(lines.iteration) else int(lines.iteration[-1])
+        last, is_over = int(lines.iteration[-1]), end < len(lines.iteration)
+        if is_over:
+            last = _date_change(log, lines, base, end) - 1
+        elif pieces[-1].is_ramp and pieces[-1].last < min_speedup * base.good_s:  # it falls to the good pace
+            last, is_over = last - 1, True
         apart = base.starts[start:end] | base.spikes[start:end]
         within = lines.pace_s[start:end]
         windows.append(
@@ -127,7 +131,7 @@ def _find_windows(
                 first=first,
                 last=last,
                 onset=first if start > 0 else None,
-                recovery=last + 1 if end < len(lines.iteration) else None,
+                recovery=last + 1 if is_over else None,
                 step_time=float(np.median(within[~apart] if not apart.all() else within)),
                 lost_s=float(cost_s[start:end].sum()),
             )

@@ -236,6 +236,8 @@ def _describe(
         loss = "sporadic"
     middle = float(np.quantile(seconds, 0.75) - np.quantile(seconds, 0.25)) / float(np.median(seconds))
     count = _count(lines, at, period, n, mean=log.is_mean)
+    # A line that is one step of several costs what all of them would: the slow one is longer by its part of that.
+    each_s = seconds / lines.steps[at] if within and not log.is_mean else seconds
     said = LogSpikes(
         count=count,
         lines=len(at),
@@ -249,7 +251,7 @@ def _describe(
         told=told is not None,
         within=within,
         # Where lines have several, those that stand out have one more.
-        excess=float(np.median(seconds)) * (len(at) / max(count, 1) if (period or width) >= width else 1.0),
+        excess=float(np.median(each_s)) * (len(at) / max(count, 1) if (period or width) >= width else 1.0),
         spread=middle if len(at) >= 4 else None,
         part=_find_part(log, lines, at, seconds) if within else None,
         lost_s=float(seconds.sum()),
