@@ -321,6 +321,7 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
             cause == "unknown"
             and spikes.period
             and not others
+            and "data" not in facts.parts  # else it would show in these
             and min((spikes.period, *spikes.or_every)) <= MOST_WORKERS
         ):
             tells = "give the loader another number of workers (num_workers): a period that comes from it goes with it"

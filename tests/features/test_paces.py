@@ -225,3 +225,16 @@ def test_a_slow_iteration_is_longer_by_its_own_seconds(is_mean: bool) -> None:
     facts = measure(log)
     assert facts.spikes[0].excess == pytest.approx(10.0 if is_mean else 1.0, rel=0.1)
     assert facts.spikes[0].lost_s == pytest.approx(10.0, rel=0.1)
+
+
+@pytest.mark.parametrize("told", [True, False, None])
+def test_a_period_of_the_workers_is_the_loader_unless_its_own_seconds_deny_it(told: bool | None) -> None:
+    """Every fourth iteration is slow and there are four workers: where the log tells waiting for data, it must be there."""
+    slow = np.arange(200) % 4 == 3
+    steps = noisy([(200, 1.0)], seed=4) + slow
+    log = dataclasses.replace(log_of(list(steps)), intervals={"loader-workers": 4})
+    if told is not None:
+        log = dataclasses.replace(log, parts={"data": np.full(200, 0.01) + slow * told})
+    (cause,) = judge_log(measure(log), Job("job", 1, 1, 1, 1, 1, 1), ()).causes
+    assert cause.cause == ("unknown" if told is False else "data-loading")
+    assert not [other for other in cause.alternatives if told is False and other.cause == "data-loading"]
