@@ -42,6 +42,10 @@ class _Between:
     hits: Bools
 
 
+#: The mean of lines is another one where it differs by so many standard errors of the clock that they were read off.
+READ_ERRORS = 3.0
+
+
 def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] | None = None) -> LogFacts:
     """Find when a run is slow and what that costs, and which ranks are apart from their peers.
 
@@ -50,7 +54,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
     """
     lines = keep_lines(log)
     base = fit_baseline(lines, least_ratio=min_speedup)
-    slow = [max(piece.first, piece.last) >= min_speedup * base.good_s for piece in base.pieces]
+    slow = [_is_slow(piece, lines, base, min_speedup) for piece in base.pieces]
     all_s = _add_up_lines(log, lines, base)
     excess_s = all_s - lines.work * base.pace_s * lines.steps
     between = _measure_between(lines, all_s)
@@ -104,6 +108,22 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
 
 
 # ------------------------------------------------------------------------------------------ windows
+
+
+def _is_slow(piece: Piece, lines: Lines, base: Baseline, min_speedup: float) -> bool:
+    """Say whether a piece is slow beside the good pace.
+
+    A few lines that were read off a coarse clock are as slow as the good ones by its readings, and the first of them may still have
+    steps of the piece before.
+    """
+    if max(piece.first, piece.last) < min_speedup * base.good_s:
+        return False
+    inner = np.arange(piece.start + 1, piece.end)
+    inner = inner[~base.spikes[inner]]
+    if lines.clock <= LEAST_NOISE_RATIO or piece.is_ramp or not piece.start or not len(inner):
+        return True
+    least = 1.0 + READ_ERRORS * lines.clock / math.sqrt(len(inner))
+    return bool(lines.pace_s[inner].mean() >= max(min_speedup, least) * base.good_s)
 
 
 def _find_windows(
