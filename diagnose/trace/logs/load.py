@@ -60,7 +60,7 @@ def has_steps(file: Path) -> bool:
     for scan in scans:
         scan.end()
     is_known = any(scan.log.n_steps >= scan.format.least_steps for scan in scans)
-    return is_known or any_console.FORMAT.recognise(b"".join(read_sample(file)))
+    return is_known or any_console.has_lines(file)
 
 
 def has_column(file: Path, column: str) -> bool:
