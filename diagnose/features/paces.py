@@ -42,6 +42,10 @@ class _Between:
     hits: Bools
 
 
+#: The mean of lines is another one where it differs by so many standard errors of the clock that they were read off.
+READ_ERRORS = 3.0
+
+
 def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] | None = None) -> LogFacts:
     """Find when a run is slow and what that costs, and which ranks are apart from their peers.
 
@@ -50,7 +54,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
     """
     lines = keep_lines(log)
     base = fit_baseline(lines, least_ratio=min_speedup)
-    slow = [max(piece.first, piece.last) >= min_speedup * base.good_s for piece in base.pieces]
+    slow = [_is_slow(piece, lines, base, min_speedup) for piece in base.pieces]
     all_s = _add_up_lines(log, lines, base)
     excess_s = all_s - lines.work * base.pace_s * lines.steps
     between = _measure_between(lines, all_s)
@@ -58,7 +62,7 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
     if between is not None:
         spikes += sort_spikes(log, lines, np.nan_to_num(between.seconds), between.hits, within=False)
         spikes.sort(key=lambda one: -one.said.lost_s)
-    windows, ramps = _find_windows(log, lines, base, slow)
+    windows, ramps = _find_windows(log, lines, base, slow, min_speedup)
     restarts = _price_restarts(log, lines)
     ledger = _keep_ledger(log, lines, base, slow, all_s, spikes, between, restarts)
     when, at = _choose_window(windows)
@@ -106,8 +110,24 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
 # ------------------------------------------------------------------------------------------ windows
 
 
+def _is_slow(piece: Piece, lines: Lines, base: Baseline, min_speedup: float) -> bool:
+    """Say whether a piece is slow beside the good pace.
+
+    A few lines that were read off a coarse clock are as slow as the good ones by its readings, and the first of them may still have
+    steps of the piece before.
+    """
+    if max(piece.first, piece.last) < min_speedup * base.good_s:
+        return False
+    inner = np.arange(piece.start + 1, piece.end)
+    inner = inner[~base.spikes[inner]]
+    if lines.clock <= LEAST_NOISE_RATIO or piece.is_ramp or not piece.start or not len(inner):
+        return True
+    least = 1.0 + READ_ERRORS * lines.clock / math.sqrt(len(inner))
+    return bool(lines.pace_s[inner].mean() >= max(min_speedup, least) * base.good_s)
+
+
 def _find_windows(
-    log: TrainingLog, lines: Lines, base: Baseline, slow: list[bool]
+    log: TrainingLog, lines: Lines, base: Baseline, slow: list[bool], min_speedup: float
 ) -> tuple[tuple[LogWindow, ...], tuple[LogRamp, ...]]:
     """Give each time that the run was slow, and the ramps within."""
     cost_s = _cost_of_pace(lines, base)
@@ -119,7 +139,11 @@ def _find_windows(
             continue
         start, end = pieces[0].start, pieces[-1].end
         first = _date_change(log, lines, base, start)
-        last = _date_change(log, lines, base, end) - 1 if end < len(lines.iteration) else int(lines.iteration[-1])
+        last, is_over = int(lines.iteration[-1]), end < len(lines.iteration)
+        if is_over:
+            last = _date_change(log, lines, base, end) - 1
+        elif pieces[-1].is_ramp and pieces[-1].last < min_speedup * base.good_s:  # it falls to the good pace
+            last, is_over = last - 1, True
         apart = base.starts[start:end] | base.spikes[start:end]
         within = lines.pace_s[start:end]
         windows.append(
@@ -127,7 +151,7 @@ def _find_windows(
                 first=first,
                 last=last,
                 onset=first if start > 0 else None,
-                recovery=last + 1 if end < len(lines.iteration) else None,
+                recovery=last + 1 if is_over else None,
                 step_time=float(np.median(within[~apart] if not apart.all() else within)),
                 lost_s=float(cost_s[start:end].sum()),
             )

@@ -147,7 +147,15 @@ def _find_windows(facts: LogFacts, least: float) -> Iterator[_Found]:
     )
     cause = "worker-fault" if workers else "unknown"
     who = "iterations" if facts.is_work_told else "iterations, or their work,"
-    title = f"unknown cause: {who} {'get longer and longer' if ramp is not None else 'got longer'}"
+    rises = ramp is not None and ramp.slope > 0
+    how = (
+        "got longer"
+        if ramp is None
+        else "get longer and longer"
+        if rises
+        else "were longer at first, and get shorter evenly"
+    )
+    title = f"unknown cause: {who} {how}"
     if restart is not None:
         title += " after a restart on other hosts" if restart.hosts_new else " after a restart"
     hosts = restart.hosts_new if restart is not None and not workers else ()
@@ -313,6 +321,7 @@ def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
             cause == "unknown"
             and spikes.period
             and not others
+            and "data" not in facts.parts  # else it would show in these
             and min((spikes.period, *spikes.or_every)) <= MOST_WORKERS
         ):
             tells = "give the loader another number of workers (num_workers): a period that comes from it goes with it"

@@ -33,7 +33,7 @@ WORTH_TELLING = 0.01
 #: What time is lost to by a log, in words.
 LOSSES = {
     "windows": "slow windows",
-    "ramps": "getting slower and slower",
+    "ramps": "paces that change evenly",
     "periodic": "slow iterations at a period",
     "sporadic": "slow iterations at random",
     "start": "first steps",

@@ -1,11 +1,15 @@
 """Since when a run is slow by its log, and which ranks the log sets apart."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from diagnose.features.paces import measure_log
+from diagnose.judge.log import judge_log
 from diagnose.model.cause import When
 from diagnose.model.place import Worker
+from diagnose.model.trace import Job
 from diagnose.model.training_log import Extremes, LogFacts, RankTimes, TrainingLog
 from tests.trace.producers.megatron_lines import noisy
 
@@ -199,3 +203,38 @@ def test_the_lowest_clock_is_named_on_evidence(clock: float, n_reports: int, n_n
     """The rank with the lowest clock is named from three reports on, and where the clock is far below the highest."""
     reported = extremes_of(clock, 1980, [5] * n_reports, [0] * n_reports)
     assert len(measure(log_of([1.0] * 60, extremes={"Clk": reported})).slow_ranks) == n_named
+
+
+def test_iterations_that_get_shorter_are_over_where_they_are_as_short_as_the_others() -> None:
+    """What falls evenly to the good pace was slow, and is not said to get longer."""
+    falls = list(np.linspace(3.0, 1.0, 60) * noisy([(60, 1.0)], seed=1))
+    for steps in (falls, falls + list(noisy([(60, 1.0)], seed=2))):
+        facts = measure(log_of([float(s) for s in steps]))
+        assert facts.when.recovery_step == pytest.approx(60, abs=3)
+        assert [ramp.slope < 0 for ramp in facts.ramps] == [True]
+        (cause,) = judge_log(facts, Job("job", 1, 1, 1, 1, 1, 1), ()).causes
+        assert "get shorter evenly" in cause.title
+
+
+@pytest.mark.parametrize("is_mean", [True, False])
+def test_a_slow_iteration_is_longer_by_its_own_seconds(is_mean: bool) -> None:
+    """Where lines are single steps of ten, the slow one is told as long as it is, and costs what ten would."""
+    steps = noisy([(80, 1.0)], seed=3)
+    steps[40] += 1.0
+    log = dataclasses.replace(log_of(list(steps), interval=10), is_mean=is_mean)
+    facts = measure(log)
+    assert facts.spikes[0].excess == pytest.approx(10.0 if is_mean else 1.0, rel=0.1)
+    assert facts.spikes[0].lost_s == pytest.approx(10.0, rel=0.1)
+
+
+@pytest.mark.parametrize("told", [True, False, None])
+def test_a_period_of_the_workers_is_the_loader_unless_its_own_seconds_deny_it(told: bool | None) -> None:
+    """Every fourth iteration is slow and there are four workers: where the log tells waiting for data, it must be there."""
+    slow = np.arange(200) % 4 == 3
+    steps = noisy([(200, 1.0)], seed=4) + slow
+    log = dataclasses.replace(log_of(list(steps)), intervals={"loader-workers": 4})
+    if told is not None:
+        log = dataclasses.replace(log, parts={"data": np.full(200, 0.01) + slow * told})
+    (cause,) = judge_log(measure(log), Job("job", 1, 1, 1, 1, 1, 1), ()).causes
+    assert cause.cause == ("unknown" if told is False else "data-loading")
+    assert not [other for other in cause.alternatives if told is False and other.cause == "data-loading"]

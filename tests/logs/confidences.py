@@ -68,7 +68,8 @@ def draw_run(name: str, seed: int) -> tuple[LoggedRun, str]:
     parts = {}
     if tells_data:
         waited_s = np.where(put_in == "data-always", rng.uniform(0.08, 0.6), rng.uniform(0.001, 0.02, n)) * run.step_s
-        if put_in.startswith("data"):
+        # What waits for a loader is in the loader's own seconds, where there are any.
+        if put_in.startswith("data") or cause == "data-loading":
             cause, waited_s = "data-loading", waited_s + added_s
         parts = {"data": np.asarray(waited_s)}
     made = dataclasses.replace(run, step_s=run.step_s + added_s, intervals=intervals, parts=parts)

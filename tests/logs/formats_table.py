@@ -153,7 +153,7 @@ def name_lack(shape: Shape, log: TrainingLog, facts: LogFacts, verdict: Verdict)
         are_long = log.is_mean and facts.interval > shape.run.interval
         is_asked = [bool(cause.check) or (are_long and "lines of" in cause.title) for cause in causes]
         is_true = not facts.windows and all(told) and all(is_asked)
-        is_true = is_true and (bool(told) or what == "seconds between" or _is_hidden(shape, log, facts))
+        is_true = is_true and (bool(told) or _are_left_out(shape, facts) or _is_hidden(shape, log, facts))
     elif kind == "periodic" and shape.truth.period in periods and not facts.windows:
         is_true, what = True, "lines between"
     if not is_true and kind in ("periodic", "sporadic", "saves", "restart"):

@@ -141,15 +141,20 @@ def _share_late(step_s: Seconds, follows: Bools) -> Seconds:
     mean_s, more_s = (step_s[1:] + step_s[:-1]) / 2, np.abs(np.diff(step_s)) / 2
     pairs = np.flatnonzero(follows & (more_s > LATE * mean_s))
     pairs = pairs[(pairs >= AROUND) & (pairs < len(step_s) - AROUND - 1)]
-    # Lines on both sides are as long as the pair, and each as the next: where they differ as the pair does, it is none.
-    for beside in (np.arange(-AROUND, 0), np.arange(2, AROUND + 2)):
-        around_s = step_s[pairs[:, None] + beside]
-        usual_s = np.median(around_s, axis=1)
-        are_even = np.abs(around_s - usual_s[:, None]).max(axis=1, initial=0.0) <= LATE * usual_s
-        pairs = pairs[are_even & (np.abs(mean_s[pairs] - usual_s) <= EVEN * usual_s)]
+    # Lines on both sides are as long as the pair, and each as the next: where they differ as the pair does, it is none. Another
+    # pair among them counts as its mean.
     shared = step_s.copy()
-    for at in pairs.tolist():
-        shared[at : at + 2] = mean_s[at]
+    for is_last in (False, True):
+        for beside in (np.arange(-AROUND, 0), np.arange(2, AROUND + 2)):
+            around_s = shared[pairs[:, None] + beside]
+            usual_s = np.median(around_s, axis=1)
+            is_one = np.abs(mean_s[pairs] - usual_s) <= EVEN * usual_s
+            if is_last:
+                is_one &= np.abs(around_s - usual_s[:, None]).max(axis=1, initial=0.0) <= LATE * usual_s
+            pairs = pairs[is_one]
+        shared = step_s.copy()
+        for at in pairs.tolist():
+            shared[at : at + 2] = mean_s[at]
     return shared
 
 

@@ -216,6 +216,7 @@ def _describe(
     """Put spikes of one kind into words and figures; `free` are lines that no other kind has."""
     at, seconds = taken
     numbers = lines.iteration[at]
+    parts = _share_parts(log, lines, at, seconds)
     matches: tuple[str, ...] = ()
     shorter: tuple[int, ...] = ()
     loss: LogLoss
@@ -230,12 +231,16 @@ def _describe(
     elif train is not None and free is not None:
         period = train.period
         matches = _match_intervals(log, lines, period, train.phase)
+        if within and parts.get("data", 1.0) < PART_SHARE / 2:  # the loader's own seconds do not have it
+            matches = tuple(kind for kind in matches if kind != "loader-workers")
         loss = _loss_of(matches)
         shorter = _name_shorter(log, lines, train, at, free) if not matches else ()
     else:
         loss = "sporadic"
     middle = float(np.quantile(seconds, 0.75) - np.quantile(seconds, 0.25)) / float(np.median(seconds))
     count = _count(lines, at, period, n, mean=log.is_mean)
+    # A line that is one step of several costs what all of them would: the slow one is longer by its part of that.
+    each_s = seconds / lines.steps[at] if within and not log.is_mean else seconds
     said = LogSpikes(
         count=count,
         lines=len(at),
@@ -249,9 +254,9 @@ def _describe(
         told=told is not None,
         within=within,
         # Where lines have several, those that stand out have one more.
-        excess=float(np.median(seconds)) * (len(at) / max(count, 1) if (period or width) >= width else 1.0),
+        excess=float(np.median(each_s)) * (len(at) / max(count, 1) if (period or width) >= width else 1.0),
         spread=middle if len(at) >= 4 else None,
-        part=_find_part(log, lines, at, seconds) if within else None,
+        part=next((part for part, share in parts.items() if share >= PART_SHARE), None) if within else None,
         lost_s=float(seconds.sum()),
     )
     return Spikes(said, at, seconds, loss)
@@ -328,12 +333,12 @@ def _loss_of(matches: Sequence[str]) -> LogLoss:
     return "periodic"
 
 
-def _find_part(log: TrainingLog, lines: Lines, at: Ints, seconds: Seconds) -> LogPart | None:
-    """Name the part of a step that takes most of what spikes cost."""
+def _share_parts(log: TrainingLog, lines: Lines, at: Ints, seconds: Seconds) -> dict[LogPart, float]:
+    """Give the share of what spikes cost that each part of a step has, by the log's own seconds; the largest first."""
     total = float(seconds.sum())
     ordinary = np.ones(len(lines.iteration), dtype=bool)
     ordinary[at] = False
-    shares = {}
+    shares: dict[LogPart, float] = {}
     for part, all_s in log.parts.items():
         part_s = all_s[lines.index]
         known = np.isfinite(part_s)
@@ -341,5 +346,4 @@ def _find_part(log: TrainingLog, lines: Lines, at: Ints, seconds: Seconds) -> Lo
             continue
         usual = float(np.median(part_s[known & ordinary]))
         shares[part] = float(((part_s[at] - usual) * lines.steps[at])[known[at]].sum()) / total
-    best = max(shares, key=lambda part: shares[part], default=None)
-    return best if best is not None and shares[best] >= PART_SHARE else None
+    return dict(sorted(shares.items(), key=lambda pair: -pair[1]))

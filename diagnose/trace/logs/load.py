@@ -18,6 +18,7 @@ from diagnose.model.trace import Ints
 from diagnose.trace.input_files import InputFiles, is_trace, list_input_files, name_in
 from diagnose.trace.logs.builder import LogBuilder
 from diagnose.trace.logs.catalogue import list_formats, name_formats
+from diagnose.trace.logs.formats import any_console
 from diagnose.trace.logs.lines import PIECE_BYTES, normalise, read_blocks, read_sample
 from diagnose.trace.logs.log_format import FileFormat, LogFormat
 from diagnose.trace.logs.scan import Scan, has_marks, has_opening
@@ -58,7 +59,8 @@ def has_steps(file: Path) -> bool:
         return False
     for scan in scans:
         scan.end()
-    return any(scan.log.n_steps >= scan.format.least_steps for scan in scans)
+    is_known = any(scan.log.n_steps >= scan.format.least_steps for scan in scans)
+    return is_known or any_console.has_lines(file)
 
 
 def has_column(file: Path, column: str) -> bool:
@@ -150,7 +152,7 @@ def _read_logs(inputs: InputFiles, name: str, report: Report, said: tuple[str | 
         if isinstance(found, FileFormat) or any(found.name in glance.formats for glance in glances.values())
     ]
     others = [found for found in list_formats() if found not in likely]
-    for formats in (likely, others):
+    for formats in (likely, others, [any_console.FORMAT]):
         logs = _read_with(formats, inputs, name, report, said)
         if logs:
             return _choose(logs)

@@ -10,8 +10,8 @@ import re
 
 #: A stamp is looked for in so many bytes: what stands behind is what the line says.
 HEAD_BYTES = 300
-#: `2026-01-31 23:59:59`, `2026-01-31T23:59:59.123456789Z`, `2026/01/31 23:59:59,123`, with `+08:00` or `+0800`.
-_STAMP = re.compile(rb"(?<!\d)(\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:)(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d(?!\d))?")
+#: `2026-01-31 23:59:59`, `2026-01-31T23:59:59.123456789Z`, `2026/01/31:23:59:59,123`, with `+08:00` or `+0800`.
+_STAMP = re.compile(rb"(?<!\d)(\d{4}[-/]\d\d[-/]\d\d[ T:]\d\d:\d\d:)(\d\d)(?:[.,](\d{1,9}))?(Z|[+-]\d\d:?\d\d(?!\d))?")
 #: `10/17/2025 16:31:56`, as Hugging Face's scripts write it.
 _AMERICAN = re.compile(rb"(?<!\d)(\d\d)/(\d\d)/(\d{4})[ ,]{1,2}(\d\d:\d\d:)(\d\d)(?!\d)")
 #: `1:02:03`, `1 day, 2:03:04`, `1d 2h 3m 4s`, `18m 26s`.

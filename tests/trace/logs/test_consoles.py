@@ -535,8 +535,8 @@ def test_saves_and_evaluations_have_their_step(tmp_path: Path) -> None:
 def test_time_that_is_read_late_is_not_lost(tmp_path: Path) -> None:
     """Of a step that is longer by what the one before is shorter nothing is said; of one that is only longer it is."""
     ms = np.full(40, 3370.0) + 2.0 * np.sin(np.arange(40))
-    ms[[20, 30]] -= 2400.0
-    ms[[21, 31]] += 2400.0
+    ms[[20, 23, 30]] -= 2400.0
+    ms[[21, 24, 31]] += 2400.0
     path = tmp_path / "job.out"
     for extra_ms, causes in ((0.0, []), (9000.0, ["unknown"])):
         ms[36] += extra_ms

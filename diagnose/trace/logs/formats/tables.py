@@ -314,7 +314,7 @@ def tell_rows(pieces: Iterable[Seconds], plan: Plan, log: LogBuilder, name: str)
     if plan.step.strip().lower() == "epoch":
         log.notes.append("it has a line an epoch: what is called a step here is one")
     if plan.epoch is not None:
-        step = _count_on(step, table[plan.epoch], log)
+        step = count_on(step, table[plan.epoch], log)
     if plan.kind == "clock" and _goes_back(step, table[plan.column]):
         plan = dataclasses.replace(plan, kind="time")
         log.notes.append(
@@ -334,7 +334,7 @@ def tell_rows(pieces: Iterable[Seconds], plan: Plan, log: LogBuilder, name: str)
         log.add_parts("data", before + np.flatnonzero(is_part), waited[is_part])
 
 
-def _count_on(step: Seconds, epoch: Seconds, log: LogBuilder) -> Seconds:
+def count_on(step: Seconds, epoch: Seconds, log: LogBuilder) -> Seconds:
     """Number steps that are counted in each epoch anew through the run."""
     is_next = (np.diff(step) < 0) & (np.diff(epoch) > 0)
     if not is_next.any():
@@ -352,7 +352,7 @@ def _read_times(
     if plan.kind == "time":
         if (
             values.size > 2
-            and _is_clock(step, values)
+            and is_clock(step, values)
             and log.unit is None
             and _UNIT.search(plan.column.lower()) is None
         ):
@@ -391,7 +391,7 @@ def _unit_of(values: Seconds, plan: Plan, log: LogBuilder, name: str) -> tuple[f
     return 1.0, "no unit: taken for seconds"
 
 
-def _is_clock(step: Seconds, values: Seconds) -> bool:
+def is_clock(step: Seconds, values: Seconds) -> bool:
     """Say whether values go on with the steps, as those of a clock do."""
     new = np.diff(step) > 0
     return bool(new.any()) and float((np.diff(values)[new] > 0).mean()) >= INCREASING
@@ -406,7 +406,7 @@ def _goes_back(step: Seconds, values: Seconds) -> bool:
 
 def _per_step(step: Seconds, work: Seconds) -> Seconds:
     """Give the work of a step, of a column that tells that or what was done so far."""
-    if len(step) < 3 or not _is_clock(step, work):
+    if len(step) < 3 or not is_clock(step, work):
         return work
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.diff(work, prepend=0.0) / np.diff(step, prepend=0.0)

@@ -32,11 +32,11 @@ _OPEN_CLIP = re.compile(
 )
 _PARAM = re.compile(rb"\|   (batch_size|world_size|accum_freq|log_every_n_steps|workers): (\d{1,9})\s*$")
 _EXAMPLE = re.compile(
-    rb"Epoch:? ?\[(\d{1,9})\] ?\[ {0,9}(\d{1,12})/(\d{1,12})\][^\n]{0,200}?\bTime:? {0,6}"
+    rb"(?:Epoch|Train):? ?\[(\d{1,9})(?:/\d{1,9})?\] ?\[ {0,9}(\d{1,12})/(\d{1,12})\](?=[^\n]{0,200}?\b(?:[Tt]ime|Batch):? {0,6}"
     + _NUMBER
     + rb" {1,2}\( {0,6}"
     + _NUMBER
-    + rb"\)(?:[^\n]{0,200}?\bData:? {0,6}"
+    + rb"\))(?:[^\n]{0,200}?\b[Dd]ata:? {0,6}"
     + _NUMBER
     + rb" {1,2}\( {0,6}"
     + _NUMBER
@@ -391,7 +391,7 @@ FORMATS = (
         title="PyTorch's ImageNet example",
         reads="Time, Data",
         example="Epoch: [0][  10/5005]  Time 0.243 (0.5)  Data 0.1 (0.2)",
-        step_marks=(b"Epoch: [", b"Epoch ["),
+        step_marks=(b"Epoch: [", b"Epoch [", b"Train: ["),
         marks=(b"Test: [",),
         reader=_example,
     ),
