@@ -24,7 +24,7 @@ from diagnose.model.optype import NAMES, Op
 from diagnose.model.trace import Ints
 from diagnose.trace.arrow_arrays import read_numbers
 from diagnose.trace.list_column import UNREADABLE
-from diagnose.trace.parquet import JOB_KEY, strings_in
+from diagnose.trace.parquet import JOB_KEY, schema_of, strings_in
 from diagnose.trace.rank_files import RECORDER_KEY
 
 #: Before the first step of a job.
@@ -277,7 +277,7 @@ def _stamp_of(found: os.stat_result) -> tuple[int, int, int]:
 
 def _step_column(footer: Any) -> int:
     """Find the column of steps."""
-    return int(footer.schema.names.index("step"))
+    return int(schema_of(footer).names.index("step"))
 
 
 def _last_of_group(footer: Any, group: int, column: int) -> int | None:
