@@ -155,6 +155,7 @@ def _open(found: Found, sightings: Sequence[Sighting], window: Window, told_s: f
         told_gain=found.lasting_gain,
         told=Told(cause.cause, cause.severity, cause.who),
         levels=add_level((), window),
+        causes=(cause.cause,),
         gone_step=found.recovered_step,
     )
 
@@ -164,5 +165,12 @@ def _remember(opened: Course, over: Sequence[Course]) -> Course:
     for known in over:  # the latest first
         if is_same(known.episode.cause, known.episode.where, opened.particulars):
             gap = opened.last_window - known.last_window - 1
-            return replace(opened, longest_gap=max(known.longest_gap, gap) if gap <= REMEMBERED_WINDOWS else 0)
+            if gap > REMEMBERED_WINDOWS:
+                return opened
+            return replace(
+                opened,
+                longest_gap=max(known.longest_gap, gap),
+                n_here=known.n_here + opened.n_here,
+                n_between=known.n_between + gap,
+            )
     return opened
