@@ -73,9 +73,10 @@ def follow_episodes(
     told_s = window.seen_s + window.took_s
     left = list(found)
     most = _most_lost(window, usual_s)
-    same = [_take(left, course, most) for course in before.open]
+    same = {course.episode.name: _take(left, course, most) for course in sorted(before.open, key=_has_no_name)}
     courses: list[Course] = []
-    for course, here in zip(before.open, same, strict=True):
+    for course in before.open:
+        here = same[course.episode.name]
         if here is not None:
             courses.append(_go_on(course, here, window, told_s))
         elif _is_still_slow(course, left, window, usual_s):
@@ -94,6 +95,11 @@ def follow_episodes(
         over=(*over, *before.over)[:MOST_OVER],
         suspicions=suspicions,
     )
+
+
+def _has_no_name(course: Course) -> bool:
+    """Say whether nobody knows what an episode is: it takes what those that have a name leave."""
+    return course.episode.cause == UNKNOWN
 
 
 def _take(left: list[Found], course: Course, most: float) -> Found | None:

@@ -159,6 +159,23 @@ def test_time_without_a_name_beside_a_fault_is_no_fault_of_its_own():
     assert [one.cause for one in after[-1].list_all()] == [SAVES]
 
 
+def test_what_has_no_name_is_told_after_what_has_one_of_the_same_windows():
+    """GIVEN windows in which a cause, and time without a name, both may be an episode, THEN the cause alone is told."""
+    seen = {
+        number: [spread(number, "unknown", 0.06), spread(number, "expert-imbalance", 0.05)] for number in range(10, 16)
+    }
+    [only] = follow_steps(seen, [1.0] * 10 + [1.1] * 6, usual_s=1.0)[-1].list_all()
+    assert (only.cause, only.recovered_step) == ("expert-imbalance", None)
+
+
+def test_a_fault_of_the_whole_job_goes_on_while_it_has_no_name():
+    """GIVEN a cause that one window names, and the next ones do not, THEN they are windows of it and not of another episode."""
+    names = ["garbage-collection"] + ["unknown"] * 12
+    seen = {10 + i: [spread(10 + i, name, 0.3)] for i, name in enumerate(names)}
+    [only] = follow_steps(seen, [1.0] * 10 + [1.2] + [1.5] * 12, usual_s=1.0)[-1].list_all()
+    assert (only.first_step, only.recovered_step, only.last_step) == (100, None, 229)
+
+
 def test_what_leaves_steps_as_long_as_they_were_is_no_episode():
     """GIVEN a worker that is slow beside one that got faster, THEN nothing is told; where steps are longer it is."""
     seen = {n: [found(n)] for n in range(10, 20)}
