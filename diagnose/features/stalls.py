@@ -273,6 +273,8 @@ def _waits_as_computes_vary(breakdown: Breakdown) -> bool:
     log = np.log(np.maximum(breakdown.compute_s - breakdown.stalls.inside_s, TINY_S))
     apart = log[0] - log[1]
     apart -= nan_median(apart, axis=(1, 2, 3), keepdims=True)
+    if not np.isfinite(apart).any():  # nothing but forwards
+        return False
     varies_s = robust_deviation(apart[np.isfinite(apart)]) / np.sqrt(2.0) * float(np.mean(breakdown.typical_s[0]))
     return bool(weighted_median(waited_s[waited_s > 0], waited_s[waited_s > 0]) < VARIES_DEVIATIONS * varies_s)
 

@@ -6,7 +6,7 @@ from diagnose.model.cause import KeptCause, Severity
 from diagnose.model.live import Episode, Window
 from diagnose.model.place import Where
 
-#: Windows of an episode whose step times are kept.
+#: Windows of an episode whose step times and causes are kept.
 LEVEL_WINDOWS = 8
 
 
@@ -50,6 +50,8 @@ class Course(Struct, frozen=True, kw_only=True):
         Windows that were looked at for it since, without it.
     longest_gap : int
         The most windows without it between two with it.
+    n_here, n_between : int
+        Windows with it, and without it between two with it.
     told_gain : float
         What it cost when it was told last.
     n_grown : int
@@ -61,6 +63,8 @@ class Course(Struct, frozen=True, kw_only=True):
     told : Told
     levels : tuple of (int, float)
         The last windows that had it, and the seconds of a step in them.
+    causes : tuple of str
+        What the last windows that had it call it.
     """
 
     episode: Episode
@@ -69,12 +73,15 @@ class Course(Struct, frozen=True, kw_only=True):
     last_window: int
     n_gone: int = 0
     longest_gap: int = 0
+    n_here: int = 1
+    n_between: int = 0
     told_gain: float
     n_grown: int = 0
     gone_step: int | None = None
     grown_s: tuple[float, ...] = ()
     told: Told
     levels: tuple[tuple[int, float], ...] = ()
+    causes: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:

@@ -4,8 +4,10 @@ Enters: the causes of one window after the other. Leaves: the episodes, and what
 
 One bad window is no episode. A cause opens one where it costs enough in two of four windows, or much and almost surely in one; it
 is over where it is gone for longer than it ever was in between. What a window could not look for neither opens nor ends anything.
+Nor does one window name what others had no name for: most of the last ones do.
 """
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -13,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from diagnose.model.live import Episode, Window
-from diagnose.watch.episodes import Course, Episodes, Found, add_level
+from diagnose.watch.episodes import LEVEL_WINDOWS, Course, Episodes, Found, add_level
 from diagnose.watch.same import (
     RENAMED_RATIO,
     RISEN_SHARE,
@@ -27,9 +29,12 @@ from diagnose.watch.same import (
 )
 from diagnose.watch.suspect import suspect
 
-#: Windows without it before it is over, and how many times the longest gap that there was.
+#: Windows without it before it is over: at least; how many times the longest gap that there was, at most; so many more than that
+#: gap, where chance makes no gap as long once in so many times.
 GONE_WINDOWS = 3
-GONE_RATIO = 3
+GONE_RATIO: Final = 3
+LONGER: Final = 2
+CHANCE: Final = 1e-3
 #: It is told again when it costs this much more than when it was told last, in two windows one after the other.
 GROWN_RATIO: Final = 1.5
 GROWN_GAIN: Final = 0.05
@@ -68,9 +73,10 @@ def follow_episodes(
     told_s = window.seen_s + window.took_s
     left = list(found)
     most = _most_lost(window, usual_s)
-    same = [_take(left, course, most) for course in before.open]
+    same = {course.episode.name: _take(left, course, most) for course in sorted(before.open, key=_has_no_name)}
     courses: list[Course] = []
-    for course, here in zip(before.open, same, strict=True):
+    for course in before.open:
+        here = same[course.episode.name]
         if here is not None:
             courses.append(_go_on(course, here, window, told_s))
         elif _is_still_slow(course, left, window, usual_s):
@@ -89,6 +95,11 @@ def follow_episodes(
         over=(*over, *before.over)[:MOST_OVER],
         suspicions=suspicions,
     )
+
+
+def _has_no_name(course: Course) -> bool:
+    """Say whether nobody knows what an episode is: it takes what those that have a name leave."""
+    return course.episode.cause == UNKNOWN
 
 
 def _take(left: list[Found], course: Course, most: float) -> Found | None:
@@ -110,7 +121,9 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
     is_much = here.lasting_gain >= max(GROWN_RATIO * course.told_gain, course.told_gain + GROWN_GAIN)
     n_grown = course.n_grown + 1 if is_much else 0
     has_grown = n_grown >= N_GROWN
-    is_named = old.cause in (here.cause.cause, UNKNOWN)
+    causes = (*course.causes, here.cause.cause)[-LEVEL_WINDOWS:]
+    is_most = 2 * causes.count(here.cause.cause) > len(causes)
+    is_named = old.cause == here.cause.cause or (old.cause == UNKNOWN and is_most)
     named = here.cause if is_named else course.particulars
     episode = replace(
         old,
@@ -129,12 +142,15 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
         particulars=named,
         last_window=window.number,
         longest_gap=max(course.longest_gap, course.n_gone),
+        n_here=course.n_here + 1,
+        n_between=course.n_between + course.n_gone,
         n_gone=0,
         gone_step=here.recovered_step,
         n_grown=0 if has_grown else n_grown,
         told_gain=here.lasting_gain if has_grown else course.told_gain,
         grown_s=(*course.grown_s, told_s) if has_grown else course.grown_s,
         levels=add_level(course.levels, window),
+        causes=causes,
     )
 
 
@@ -159,7 +175,7 @@ def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> C
     n_gone = course.n_gone + 1
     gone_step = window.first_step if course.gone_step is None else course.gone_step
     course = replace(course, n_gone=n_gone, gone_step=gone_step, n_grown=0)
-    if n_gone < max(GONE_WINDOWS, GONE_RATIO * course.longest_gap + 1):
+    if n_gone < _gap_that_ends(course):
         return course
     heir = next((one for one in left if counts(one) and _is_heir(course, one)), None)
     if heir is None:
@@ -170,6 +186,18 @@ def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> C
         named = replace(course.episode, cause=heir.cause.cause, title=heir.cause.title, where=heir.cause.where)
         course = replace(course, episode=named)
     return _go_on(course, heir, window, told_s)
+
+
+def _gap_that_ends(course: Course) -> int:
+    """Say after how many windows without it an episode is over.
+
+    One gap may be the first of many that get longer; what was there all the time but for a window or two does not stay away by
+    chance.
+    """
+    absent = (course.n_between + 1) / (course.n_here + course.n_between + 2)
+    by_chance = math.ceil(math.log(CHANCE) / math.log(absent))
+    most = GONE_RATIO * course.longest_gap + 1
+    return max(GONE_WINDOWS, min(most, max(course.longest_gap + LONGER, by_chance)))
 
 
 def _is_heir(course: Course, found: Found) -> bool:

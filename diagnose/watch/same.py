@@ -74,12 +74,15 @@ def take_same(left: list[Found], cause: str, where: Where, gain: float, or_else:
 def _is_renamed(cause: str, where: Where, gain: float, found: Found, or_else: Collection[str]) -> bool:
     """Say whether these are the same seconds under another name: one that is as likely, or none, in the same place.
 
-    What has neither name nor place takes the name of what costs as much.
+    What has neither name nor place takes the name of what costs as much, and what is spread over the job may lose its name so.
     """
-    spots = _spots(where)
+    spots, others = _spots(where), _spots(found.cause.where)
+    costs_as_much = counts(found) and RENAMED_RATIO * found.lasting_gain >= gain
     if cause == UNKNOWN and not spots:
-        return counts(found) and RENAMED_RATIO * found.lasting_gain >= gain
-    shares_place = not spots.isdisjoint(_spots(found.cause.where))
+        return costs_as_much
+    if found.cause.cause == UNKNOWN and not spots and not others and costs_as_much:
+        return True
+    shares_place = not spots.isdisjoint(others)
     is_as_likely = found.cause.cause in or_else or any(other.cause == cause for other in found.cause.alternatives)
     return (is_as_likely and (shares_place or not spots)) or (shares_place and UNKNOWN in (cause, found.cause.cause))
 

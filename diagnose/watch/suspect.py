@@ -55,7 +55,7 @@ def suspect(
     rise = 1.0 - usual_s / window.step_s if usual_s is not None and window.step_s else 0.0
     suspicions: list[Suspicion] = []
     opened: list[Course] = []
-    for known in before.suspicions:
+    for known in sorted(before.suspicions, key=lambda one: one.cause == UNKNOWN):
         recent = tuple(one for one in known.sightings if one.window >= first)
         here = take_same(left, known.cause, known.where, max(one.gain for one in known.sightings))
         if here is not None and counts(here):
@@ -65,11 +65,12 @@ def suspect(
             where = known.where
         suspicion = Suspicion(cause=known.cause, where=where, sightings=recent)
         if here is not None and _opens(here, recent, rise):
-            by = _find_explaining(here, recent[0].window, lasting, window)
+            by = _find_explaining(here, recent[0].window, _list_beside(here, lasting, opened), window)
             if by is None:
                 opened.append(_open(here, recent, window, told_s, job))
                 continue
-            lasting[lasting.index(by)] = _name_beside(by, here)
+            if by in lasting:
+                lasting[lasting.index(by)] = _name_beside(by, here)
         if recent:
             suspicions.append(suspicion)
     for here in sorted(left, key=has_no_name):
@@ -80,8 +81,7 @@ def suspect(
             taken = taken.since_turn or taken
         sightings = (taken.sighting(window.number),)
         if _opens(taken, sightings, rise):
-            beside = [*lasting, *opened] if has_no_name(taken) else lasting
-            by = _find_explaining(taken, window.number, beside, window)
+            by = _find_explaining(taken, window.number, _list_beside(taken, lasting, opened), window)
             if by is None:
                 opened.append(_open(taken, sightings, window, told_s, job))
                 continue
@@ -89,6 +89,11 @@ def suspect(
                 lasting[lasting.index(by)] = _name_beside(by, taken)
         suspicions.append(Suspicion(cause=taken.cause.cause, where=taken.cause.where, sightings=sightings))
     return tuple(suspicions), [_remember(course, before.over) for course in opened]
+
+
+def _list_beside(found: Found, lasting: Sequence[Course], opened: Sequence[Course]) -> Sequence[Course]:
+    """List the episodes that may explain what is found: what has no name may be that of one that the same window opens."""
+    return [*lasting, *opened] if has_no_name(found) else lasting
 
 
 def _find_explaining(found: Found, began: int, lasting: Sequence[Course], window: Window) -> Course | None:
@@ -106,8 +111,11 @@ def _find_explaining(found: Found, began: int, lasting: Sequence[Course], window
 
 
 def _highest(levels_s: Sequence[float]) -> float:
-    """Say how long steps are with an episode, seconds: as in its longest window, or as its windows vary where that is more."""
-    return max(*levels_s, highest_usual(levels_s)) if levels_s else math.inf
+    """Say how long steps are with an episode, seconds: as in its longest window, or as its windows vary where that is more.
+
+    One window does not tell how they vary, and it may begin with steps that do not have it yet.
+    """
+    return max(*levels_s, highest_usual(levels_s)) if len(levels_s) >= N_COUNTED else math.inf
 
 
 def _name_beside(course: Course, found: Found) -> Course:
@@ -155,6 +163,7 @@ def _open(found: Found, sightings: Sequence[Sighting], window: Window, told_s: f
         told_gain=found.lasting_gain,
         told=Told(cause.cause, cause.severity, cause.who),
         levels=add_level((), window),
+        causes=(cause.cause,),
         gone_step=found.recovered_step,
     )
 
@@ -164,5 +173,12 @@ def _remember(opened: Course, over: Sequence[Course]) -> Course:
     for known in over:  # the latest first
         if is_same(known.episode.cause, known.episode.where, opened.particulars):
             gap = opened.last_window - known.last_window - 1
-            return replace(opened, longest_gap=max(known.longest_gap, gap) if gap <= REMEMBERED_WINDOWS else 0)
+            if gap > REMEMBERED_WINDOWS:
+                return opened
+            return replace(
+                opened,
+                longest_gap=max(known.longest_gap, gap),
+                n_here=known.n_here + opened.n_here,
+                n_between=known.n_between + gap,
+            )
     return opened

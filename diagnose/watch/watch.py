@@ -4,7 +4,6 @@ Enters: what the user names, and a store. Leaves: events, and jobs as they are n
 """
 
 import contextlib
-import gc
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from diagnose.errors import DiagnoseError, RuleError, ServiceError, UsageError, asked_to_end
+from diagnose.heap import give_back
 from diagnose.model.live import LiveEvent, WatchedJob
 from diagnose.model.request import Request
 from diagnose.model.ticket import iso
@@ -37,8 +37,8 @@ CLAIM = "watch "
 TELL_ALL_S = 6 * 3600.0
 #: A job of a folder that ended is shown for so long, and one of which nothing came is waited for for so long.
 SHOWN_S, MISSED_S = 86_400.0, 7 * 86_400.0
-#: Windows after which what libraries left in circles is freed, some 40 objects each: by itself a process of ours looks for it
-#: seldom (`diagnose.heap`).
+#: Windows after which memory goes back that nothing uses: by itself a process of ours looks for garbage seldom, and keeps what it
+#: frees (`diagnose.heap`).
 GARBAGE_WINDOWS = 64
 #: Looking may take this part of the time: where it takes longer, it is done less often.
 LOOK_SHARE = 0.005
@@ -122,7 +122,7 @@ class Watch:
                 followed.told = followed.job.state.episodes
         if self._n_windows >= GARBAGE_WINDOWS:
             self._n_windows = 0
-            gc.collect()
+            give_back()
         self._tell(now_s)
         if self._views:
             jobs = self.jobs()

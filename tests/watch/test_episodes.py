@@ -69,6 +69,26 @@ def test_what_comes_and_goes_is_one_episode_once_that_is_known() -> None:
     assert [one.recovered_step for one in ended.list_all()] == [600, 50]
 
 
+def test_what_was_there_all_the_time_but_once_is_over_soon() -> None:
+    """GIVEN a fault in fifty windows but two, THEN it is over four windows after its end; in two of four it is after seven."""
+    here = {number: [found(number)] for number in range(50) if number not in (20, 21)}
+    assert follow(here, 50 + 3).open and not follow(here, 50 + 4).open
+    few = {number: [found(number)] for number in (4, 7)}
+    assert follow(few, 7 + 7).open and not follow(few, 7 + 8).open
+
+
+def test_one_window_names_nothing_that_others_had_no_name_for() -> None:
+    """GIVEN steps that are longer for what has no name, THEN one window that says one is not believed; most of the last are."""
+    names = ["unknown"] * 8 + ["data-loading"] + ["unknown"] * 3 + ["allocator-stall"] * 6
+    steps_s = [1.0] * 10 + [1.25] * len(names)
+    seen = {10 + i: [spread(10 + i, name)] for i, name in enumerate(names)}
+    course = follow_steps(seen, steps_s, usual_s=1.0)
+    assert [episodes.list_all()[0].cause for episodes in course[10:-1]] == ["unknown"] * (len(names) - 2) + [
+        "allocator-stall"
+    ]
+    assert all(len(episodes.list_all()) == 1 for episodes in course[12:])
+
+
 def test_somewhere_else_is_another_fault() -> None:
     """How long a fault stays away says nothing of the same cause in another place."""
     episodes = follow({4: [found(4)], 9: [found(9, dp=1)]}, 13)
@@ -137,6 +157,23 @@ def test_time_without_a_name_beside_a_fault_is_no_fault_of_its_own():
     seen = {n: [found(n, dp=0), replace(rest, first_step=10 * n)] for n in range(10, 20)}
     after = follow_steps(seen, [1.0] * 10 + [1.25] * 10 + [1.0] * 4)
     assert [one.cause for one in after[-1].list_all()] == [SAVES]
+
+
+def test_what_has_no_name_is_told_after_what_has_one_of_the_same_windows():
+    """GIVEN windows in which a cause, and time without a name, both may be an episode, THEN the cause alone is told."""
+    seen = {
+        number: [spread(number, "unknown", 0.06), spread(number, "expert-imbalance", 0.05)] for number in range(10, 16)
+    }
+    [only] = follow_steps(seen, [1.0] * 10 + [1.1] * 6, usual_s=1.0)[-1].list_all()
+    assert (only.cause, only.recovered_step) == ("expert-imbalance", None)
+
+
+def test_a_fault_of_the_whole_job_goes_on_while_it_has_no_name():
+    """GIVEN a cause that one window names, and the next ones do not, THEN they are windows of it and not of another episode."""
+    names = ["garbage-collection"] + ["unknown"] * 12
+    seen = {10 + i: [spread(10 + i, name, 0.3)] for i, name in enumerate(names)}
+    [only] = follow_steps(seen, [1.0] * 10 + [1.2] + [1.5] * 12, usual_s=1.0)[-1].list_all()
+    assert (only.first_step, only.recovered_step, only.last_step) == (100, None, 229)
 
 
 def test_what_leaves_steps_as_long_as_they_were_is_no_episode():

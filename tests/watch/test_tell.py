@@ -97,8 +97,8 @@ def test_an_alert_is_known_by_the_same_labels_when_its_episode_gets_a_name(tmp_p
     store = Store(f"sqlite:///{tmp_path / 'store.db'}")
     store.enter()
     teller = Teller(store, lambda _event: None, alertmanagers=[Alertmanager("http://127.0.0.1:9", 1.0)])
-    seen = {n: [spread(n, "unknown" if n < 13 else "network-fault")] for n in range(10, 16)}
-    for episodes in follow_steps(seen, [1.0] * 10 + [1.25] * 6 + [1.0] * 4, usual_s=1.0):
+    seen = {n: [spread(n, "unknown" if n < 13 else "network-fault")] for n in range(10, 17)}
+    for episodes in follow_steps(seen, [1.0] * 10 + [1.25] * 7 + [1.0] * 4, usual_s=1.0):
         assert not teller.tell([("job", JobState(name="job", episodes=episodes))], 2000.0)
     fired, resolved = posted
     assert fired["labels"] == resolved["labels"] and fired["labels"]["cause"] == "unknown"

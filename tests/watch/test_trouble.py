@@ -126,9 +126,9 @@ def test_a_slow_job_that_was_caught_up_with_is_not_blind(tmp_path):
 
 
 def test_windows_leave_nothing_of_ours_in_circles(tmp_path):
-    """What a window needed is freed with it: no feature or function of ours waits until somebody looks for garbage.
+    """What a window needed is freed with it: nothing of ours, and no footer of a file, waits until somebody looks for garbage.
 
-    Footers and their schemas hold each other, which is pyarrow's.
+    Footers are the largest of it: 130 KB a window of four ranks.
     """
     job = RecordedJob(make_trace(200, slow_worker(200, 100, None)), tmp_path / "job")
     watching = Watching(tmp_path / "job", store=tmp_path / "s.db", clock=SimulatedClock())
@@ -146,15 +146,15 @@ def test_windows_leave_nothing_of_ours_in_circles(tmp_path):
         gc.set_debug(0)
         gc.garbage.clear()
         gc.enable()
-    assert not [one for one in left if "diagnose" in one]
+    assert not [one for one in left if "diagnose" in one or "pyarrow" in one]
     watching.close()
 
 
-def test_garbage_is_looked_for_now_and_then(tmp_path, monkeypatch):
+def test_memory_goes_back_now_and_then(tmp_path, monkeypatch):
     """GIVEN a process that looks for garbage seldom, THEN the watch does it itself after so many windows."""
     looked = []
     monkeypatch.setattr("diagnose.watch.watch.GARBAGE_WINDOWS", 3)
-    monkeypatch.setattr("diagnose.watch.watch.gc.collect", lambda: looked.append(True))
+    monkeypatch.setattr("diagnose.watch.watch.give_back", lambda: looked.append(True))
     job = RecordedJob(make_trace(140), tmp_path / "job")
     watching = Watching(tmp_path / "job", store=tmp_path / "s.db", clock=SimulatedClock())
     job.write(int(job.steps[-1]))
