@@ -42,8 +42,8 @@ def find_machine(who: str | None, hosts: Iterable[str | None]) -> str | None:
 def name_fault(job: Job, cause: str, who: str | None, where: Where) -> str:
     """Give the fingerprint of a fault: of a machine, the cause and the host; else the job, the cause and the place in the job.
 
-    Several workers count as the dp rank or the stage that they share, else as several: which of them is worst differs from run to
-    run.
+    Several workers count as the dp rank or the stage that they share, else as several, as do several stages and links: which of them
+    is worst differs from run to run.
     """
     machine = find_machine(who, (*where.hosts, *(worker.host for worker in where.workers)))
     if machine is not None:
@@ -51,7 +51,8 @@ def name_fault(job: Job, cause: str, who: str | None, where: Where) -> str:
     sizes = (job.dp_size, job.pp_size, job.tp_size, job.cp_size, job.vpp_size)
     family = name_family(name=job.name or job.job_id, owner=job.owner, framework=job.framework, sizes=sizes)
     links = [[_spot(link.ends[:1]), _spot(link.ends[1:])] for link in where.links]
-    return _digest(family, cause, _spot(where.workers), sorted(where.stages), links if len(links) == 1 else bool(links))
+    stages = list(where.stages) if len(where.stages) < 2 else True
+    return _digest(family, cause, _spot(where.workers), stages, links if len(links) == 1 else bool(links))
 
 
 def sum_losses(runs: Iterable[tuple[str, float, float | None]]) -> float | None:

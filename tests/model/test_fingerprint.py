@@ -64,6 +64,12 @@ def test_the_worst_of_several_may_be_another_each_night() -> None:
     assert len({fault(Where(workers=tuple(some))) for some in (workers, workers[::-1], workers[1:])}) == 1
 
 
+def test_the_longest_of_several_stages_may_be_another_each_night() -> None:
+    """Two stages that are nearly as long are one fault in either order, and no fault of one of them."""
+    both, turned, one = (fault(Where(stages=stages)) for stages in ((0, 3), (3, 0), (3,)))
+    assert both == turned != one
+
+
 def test_a_fault_of_a_machine_is_that_of_its_host() -> None:
     """Whatever job runs there, at whatever place; a cause that the job's owner mends stays with the job."""
     elsewhere = msgspec.structs.replace(ON_HOST, workers=(Worker(0, 0, host="gpu-017"),))
