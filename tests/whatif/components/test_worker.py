@@ -104,6 +104,18 @@ def test_a_whole_stage_falls_behind(n_slow: int) -> None:
     np.testing.assert_allclose(level[:, 1, N_STEPS // 3 :, :n_slow].mean(axis=(0, 1)), np.log(1.5), atol=0.15)
 
 
+@pytest.mark.parametrize("n_dp", [1, 2])
+def test_longer_sequences_are_no_stage_that_falls_behind(n_dp: int) -> None:
+    """Where sequences double all stages take longer, and the last, with its head, by less: it was no slower before."""
+    rng = np.random.default_rng(9)
+    length = np.where(np.arange(N_STEPS) < 2 * N_STEPS // 3, 0.5, 1.0)
+    body_s, head_s = 0.6 * length + 0.4 * length**2, 0.5 * length
+    usual_s = np.array([body_s, body_s, body_s, body_s + head_s])
+    by_step = usual_s[:, :, None] * np.exp(0.005 * rng.standard_normal((2, 4, N_STEPS, n_dp)))
+    typical_s, _ = find_usual_durations([], by_step, np.arange(N_STEPS), 4)
+    np.testing.assert_allclose(typical_s, np.median(usual_s, axis=1) * np.ones((2, 1)), rtol=0.01)
+
+
 def test_most_replicas_are_slow_all_the_time() -> None:
     """What two of three ranks have in all steps is theirs, and no step's."""
     rng = np.random.default_rng(6)
