@@ -26,7 +26,7 @@ READS_AS = {
     "worker.pause_doubt": "how probable it is that what makes a worker slow in single steps are stalls of its allocator: with one "
     "microbatch a step nothing shows whether others of that step are slow, too; misleads where the job has no such allocator",
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
-    "misleads never",
+    "where all ranks of stages fall behind their work may have grown, as that of experts or unfrozen layers; misleads never",
     "worker.documents_doubt": "how probable it is that a slow replica has longer documents than others: all stages of a dp rank "
     "are slow since the first step, documents differ by as much, and no tokens tell; misleads where they are dealt at random",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
@@ -50,6 +50,7 @@ LOADER_CHANCE = 0.495
 #: forwards are (in logarithms), but behind, it is as probable that something stops the process, mostly in forwards.
 HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, 0.495
 #: With one dp rank a slow worker is told from a long stage by its optimizer alone, and so is a stage of more layers than others.
+#: Where all of several ranks fall behind nobody else has the work of their stage.
 STAGE_CHANCE = 0.4
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
 PAUSE_CHANCE = 0.4
@@ -106,7 +107,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.began_share": Feature(_count_began(breakdown)),
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
             "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
-            "worker.stage_doubt": Feature(STAGE_CHANCE if n_dp == 1 and not _count_began(breakdown) else 0.0),
+            "worker.stage_doubt": Feature(_doubt_stage(breakdown)),
             "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),
@@ -121,6 +122,14 @@ def _count_began(breakdown: Breakdown) -> float:
     """Say which part of the slow workers were not slow in the first steps."""
     behind = [slow_steps(breakdown, worker)[1] for worker in slow_workers(breakdown)]
     return sum(not is_slow(one)[:FIRST_STEPS].any() for one in behind) / len(behind)
+
+
+def _doubt_stage(breakdown: Breakdown) -> float:
+    """Say how probable it is that slow workers are long stages: one dp rank that was slow before, or all of several."""
+    slow = breakdown.slow_workers
+    if len(slow) == 1:
+        return 0.0 if _count_began(breakdown) else STAGE_CHANCE
+    return STAGE_CHANCE if (slow == slow.all(axis=0)).all() else 0.0
 
 
 def _doubt_layout(breakdown: Breakdown) -> float:

@@ -79,8 +79,15 @@ def _compete(one: Cause, other: Cause) -> bool:
 def _explains(one: Cause, other: Cause) -> bool:
     """Say whether a cause gives back enough to be what another gives back: a small one beside it has seconds of its own.
 
-    Alone or by its share of all lost time: beside a second fault mending one alone may give little.
+    Alone or by its share of all lost time: beside a second fault mending one alone may give little. A long stage and a slow worker
+    of another stage are two.
     """
+    stages, of_workers = (
+        {*one.where.stages, *other.where.stages},
+        {w.pp for w in (*one.where.workers, *other.where.workers)},
+    )
+    if stages and of_workers and not stages & of_workers:
+        return False
     shares = (one.share or 0.0) >= SAME_SECONDS_SHARE * (other.share or 0.0)
     return shares and one.recoverable >= SAME_SECONDS_SHARE * other.recoverable
 

@@ -5,7 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from diagnose.features.workers import DOCUMENTS_CHANCE, HOST_CHANCE, measure_workers, slow_steps, slow_workers
+from diagnose.features.workers import (
+    DOCUMENTS_CHANCE,
+    HOST_CHANCE,
+    STAGE_CHANCE,
+    measure_workers,
+    slow_steps,
+    slow_workers,
+)
 from tests.features.hand import N_STEPS, STEPS, components, slowed, what_if
 
 
@@ -91,6 +98,15 @@ def test_a_slow_replica_may_have_longer_documents(
     ratio = np.exp(np.random.default_rng(5).normal(0.0, spread, parts.microbatch_ratio.shape))
     parts = dataclasses.replace(parts, microbatch_ratio=ratio, has_token_costs=has_tokens)
     assert measure_workers(parts, what_if())["worker.documents_doubt"].value == doubt
+
+
+@pytest.mark.parametrize(
+    ("workers", "doubt"), [([(0, 1), (1, 1)], STAGE_CHANCE), ([(1, 1)], 0.0), ([(0, 1), (1, 1), (1, 0)], 0.0)]
+)
+def test_a_whole_stage_that_falls_behind_may_have_more_work(workers: list[tuple[int, int]], doubt: float) -> None:
+    """Where all ranks of a stage fall behind, and nobody else; a single rank of it has peers that say that it is slow."""
+    parts = slowed(dict.fromkeys(workers, 1.5), steps=slice(4, None))
+    assert measure_workers(parts, what_if())["worker.stage_doubt"].value == doubt
 
 
 def test_without_peers_nothing_can_be_said() -> None:

@@ -34,6 +34,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
+from diagnose.model.place import Where
 from diagnose.model.recording import Account, Unobserved
 from diagnose.model.whatif import WhatIf
 from tests.judge.cases import built_in, causes, culprits, diagnose_table, diagnosed, judge, make, measure, measured
@@ -801,19 +802,20 @@ def test_causes_that_compete_are_one_finding(probability: float, said: list[str]
 
 
 @pytest.mark.parametrize(
-    ("recoverable", "share", "said"),
+    ("recoverable", "share", "stages", "said"),
     [
-        (0.3, 0.4, ["worker-fault"]),
-        (0.09, 0.4, ["worker-fault", "sequence-imbalance"]),
-        (
-            0.3,
-            0.1,
-            ["worker-fault", "sequence-imbalance"],
-        ),  # beside a second fault mending the large one alone gives little
+        (0.3, 0.4, (), ["worker-fault"]),
+        (0.09, 0.4, (), ["worker-fault", "sequence-imbalance"]),
+        # Beside a second fault mending the large one alone gives little.
+        (0.3, 0.1, (), ["worker-fault", "sequence-imbalance"]),
+        (0.3, 0.4, (2,), ["worker-fault"]),
+        (0.3, 0.4, (3,), ["worker-fault", "sequence-imbalance"]),
     ],
 )
-def test_a_small_cause_is_not_what_a_large_one_may_be(recoverable: float, share: float, said: list[str]) -> None:
-    """The surer of two that compete stays for both where it has half of the other's seconds; else each has its own."""
+def test_a_small_cause_is_not_what_a_large_one_may_be(
+    recoverable: float, share: float, stages: tuple[int, ...], said: list[str]
+) -> None:
+    """The surer of two that compete stays for both where it has half of the other's seconds, and is at its place."""
     analysis = measured(SPEC, SLOW, SEQUENCES).analysis
     analysis = dataclasses.replace(analysis, features=analysis.features | {"story.other": Feature(0.6)})
     judgements = with_rule(
@@ -823,7 +825,13 @@ def test_a_small_cause_is_not_what_a_large_one_may_be(recoverable: float, share:
     (other,) = found.alternatives
     told = msgspec.structs.replace(other, cause="worker-fault")
     large = msgspec.structs.replace(
-        found, cause="sequence-imbalance", recoverable=0.2, share=0.5, confidence=other.confidence, alternatives=(told,)
+        found,
+        cause="sequence-imbalance",
+        recoverable=0.2,
+        share=0.5,
+        confidence=other.confidence,
+        alternatives=(told,),
+        where=Where(stages=stages),
     )
     sure = msgspec.structs.replace(found, recoverable=recoverable, share=share, alternatives=())
     assert sure.confidence > large.confidence

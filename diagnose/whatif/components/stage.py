@@ -22,6 +22,8 @@ from diagnose.whatif.observed import Observed
 FASTEST_SHARE = 0.1
 #: Where more than half of a stage's ranks are slow the others are at least one in so many: one odd quick rank is no reference.
 LEAST_QUICK = 4
+#: Longer sequences and larger batches change the share of a stage by at most about a quarter of what they change all by (logs).
+OF_WORK_SHARE = 0.5
 #: Durations of 0 are recorded; nothing takes less than this.
 TINY_S = 1e-12
 
@@ -121,15 +123,17 @@ def _quick_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
 
 
 def _typical_while_quick(by_step: Seconds, typical_s: Seconds, n_stages: int) -> Seconds:
-    """With one dp rank nobody is a peer but the worker itself: what is usual is what it took before it fell behind, or between.
+    """Where a whole stage falls behind nobody is a peer: what is usual is what it took before that, or between.
 
+    Where the work of all stages changes in those steps, by far more than this one falls behind, that is why.
     `by_step` has shape (2, n_virtual, n_steps) here; `typical_s`, and what comes back, (2, n_virtual).
     """
     if n_stages == 1:
         return typical_s
     pace = by_step / typical_s[:, :, None]
     step = lower_median(pace.reshape(-1, pace.shape[2]), axis=0)
-    log = np.log(np.maximum(pace / np.where(step > 0, step, 1.0), TINY_RATIO))
+    step = np.where(step > 0, step, 1.0)
+    log = np.log(np.maximum(pace / step, TINY_RATIO))
     own = np.nan_to_num(log.reshape(len(log), -1, n_stages, log.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
     own -= np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
     sigma = robust_deviation(np.diff(own, axis=1)) / np.sqrt(2.0)
@@ -137,6 +141,9 @@ def _typical_while_quick(by_step: Seconds, typical_s: Seconds, n_stages: int) ->
     on = upper_stretch(own, apart=STRETCHES_APART)
     slow = np.where(on.any(axis=1, keepdims=True), on, slow)
     slow &= ~slow.all(axis=1, keepdims=True)
+    n_slow = slow.sum(axis=1, keepdims=True)
+    weight = slow / np.maximum(n_slow, 1) - ~slow / np.maximum(slow.shape[1] - n_slow, 1)
+    slow &= ((weight * own).sum(axis=1) > OF_WORK_SHARE * np.abs(weight @ np.log(step)))[:, None]
     quick = np.where(np.tile(slow, (by_step.shape[1] // n_stages, 1))[None], np.nan, log)
     found = typical_s * np.exp(np.nan_to_num(nan_median(quick, axis=2)))
     return np.where(np.tile(slow.any(axis=1), by_step.shape[1] // n_stages), found, typical_s)

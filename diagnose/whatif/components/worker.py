@@ -136,13 +136,14 @@ def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages
     by_stage = typical_s.reshape(len(typical_s), -1, n_stages).sum(axis=1)  # (2, n_stages)
     measures = np.log(np.concatenate([by_stage, optimizer_s[None]]))  # forward, backward, optimizer
     second, stage = (int(i) for i in np.argsort(measures.sum(axis=0), kind="stable")[-2:])
-    others = np.delete(measures, stage, axis=1)
-    excess = measures[:, stage] - np.median(others, axis=1)
-    next_one = float((measures[:, second] - np.median(others, axis=1)).sum()) if n_stages > MIN_TOLD_STAGES else 0.0
+    every = measures - np.median(np.delete(measures, stage, axis=1), axis=1, keepdims=True)
+    excess, next_one = every[:, stage], every[:, second]
+    # A head and a loss take longer, and their optimizer hardly does.
+    is_layout = next_one.sum() >= ALIKE_SHARE * excess.sum() and next_one[2] >= ALIKE_SHARE * next_one[:2].max()
     told[stage] = (
         excess.min() > np.log1p(SLOW_RATIO)
         and excess.min() > ALIKE_SHARE * excess.max()
-        and next_one < ALIKE_SHARE * float(excess.sum())
+        and not (is_layout and n_stages > MIN_TOLD_STAGES)
     )
     return told
 

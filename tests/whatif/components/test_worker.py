@@ -1,12 +1,15 @@
 """Slow workers: who is slow on nearly all that it computes, and who only stands still often."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.step import find_slow_steps
-from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout
+from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout, told_by_optimizer
 
 N_MICROBATCHES, N_STEPS, N_DP = 8, 40, 4
 LEVEL = 0.06
@@ -102,6 +105,28 @@ def test_a_whole_stage_falls_behind(n_slow: int) -> None:
     assert np.argwhere(slow).tolist() == [[dp, 1] for dp in range(n_slow)]
     assert level[:, 1, : N_STEPS // 3, :n_slow].mean() < 0.03
     np.testing.assert_allclose(level[:, 1, N_STEPS // 3 :, :n_slow].mean(axis=(0, 1)), np.log(1.5), atol=0.15)
+
+
+@pytest.mark.parametrize("n_dp", [1, 2])
+def test_longer_sequences_are_no_stage_that_falls_behind(n_dp: int) -> None:
+    """Where sequences double all stages take longer, and the last, with its head, by less: it was no slower before."""
+    rng = np.random.default_rng(9)
+    length = np.where(np.arange(N_STEPS) < 2 * N_STEPS // 3, 0.5, 1.0)
+    body_s, head_s = 0.6 * length + 0.4 * length**2, 0.5 * length
+    usual_s = np.array([body_s, body_s, body_s, body_s + head_s])
+    by_step = usual_s[:, :, None] * np.exp(0.005 * rng.standard_normal((2, 4, N_STEPS, n_dp)))
+    typical_s, _ = find_usual_durations([], by_step, np.arange(N_STEPS), 4)
+    np.testing.assert_allclose(typical_s, np.median(usual_s, axis=1) * np.ones((2, 1)), rtol=0.01)
+
+
+@pytest.mark.parametrize(("optimizer", "told"), [(1.02, True), (1.45, False)])
+def test_a_long_head_beside_a_slow_worker_is_no_second_stage_of_more_layers(optimizer: float, told: bool) -> None:
+    """With one dp rank: what has more layers has a longer optimizer; a head that takes 1.45 times as long has not."""
+    typical_s = np.array([1.0, 1.5, 1.0, 1.0, 1.45]) * np.ones((2, 1))
+    optimizer_s = [1.0, 1.5, 1.0, 1.0, optimizer]
+    nodes = SimpleNamespace(op=np.full(5, Op.OPTIMIZER), stage=np.arange(5))
+    o = SimpleNamespace(block=SimpleNamespace(nodes=nodes), own=[np.full((3, 1), s) for s in optimizer_s])
+    assert told_by_optimizer([o], typical_s, 5).tolist() == [False, told, False, False, False]  # type: ignore[list-item]
 
 
 def test_most_replicas_are_slow_all_the_time() -> None:
