@@ -197,7 +197,7 @@ def _choose(
     """Choose the causes that are believed and worth saying, by what each gives back alone, or after those chosen before it.
 
     Those that give back enough alone come first, the largest first; then, one after the other, what gives back most once these are
-    gone. Costs two replays for each of the latter.
+    gone. Costs two replays for each of the latter. What takes more than it gives back, in the mean of all orders, is none of them.
     """
     believed = [
         _Said(j, certain, measure_alone(analysis.gains, j.rule.components))
@@ -215,6 +215,7 @@ def _choose(
         one
         for one in believed
         if one.benefit.gain < least <= analysis.gains.recoverable_last("+".join(one.judgement.rule.components))
+        and (share_of(analysis.gains, one.judgement.rule.components) or 0.0) >= 0.0
     ]
     while said and hidden:
         gone = [name for one in said for name in one.judgement.rule.components]

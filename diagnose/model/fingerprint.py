@@ -42,8 +42,8 @@ def find_machine(who: str | None, hosts: Iterable[str | None]) -> str | None:
 def name_fault(job: Job, cause: str, who: str | None, where: Where) -> str:
     """Give the fingerprint of a fault: of a machine, the cause and the host; else the job, the cause and the place in the job.
 
-    Several workers count as the dp rank or the stage that they share, else as several, as do several stages and links: which of them
-    is worst differs from run to run.
+    Several workers count as the dp rank or the stage that they share, else as several, as do several stages and links: which of
+    them is worst differs from run to run.
     """
     machine = find_machine(who, (*where.hosts, *(worker.host for worker in where.workers)))
     if machine is not None:

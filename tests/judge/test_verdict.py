@@ -518,6 +518,18 @@ def test_a_cause_that_others_hide_is_said_after_those_said_before_it(after: floa
     assert texts == (["alone it gives back 0% of the step; without slow workers it is 10%"] if len(said) > 1 else [])
 
 
+@pytest.mark.parametrize(("share", "is_said"), [(0.05, True), (0.0, True), (-0.05, False)])
+def test_what_costs_more_than_it_gives_is_not_said(share: float, is_said: bool) -> None:
+    """Removing moves work: what gives enough after others, and takes more in the mean of all orders, is no cause of lost time."""
+    base = measured(SPEC, *BOTH).analysis
+    analysis = with_gains(
+        base, price=priced(base, {WORKER: 0.8, WORKER | STAGES: 0.72}), worker=(0.2, 0.2), stage=(-0.1, 0.3)
+    )
+    gains = dataclasses.replace(analysis.gains, share={"worker": 0.9, "stage": share})
+    causes = reach(dataclasses.replace(analysis, gains=gains)).causes
+    assert {cause.cause for cause in causes} == {"worker-fault", *(["stage-imbalance"] * is_said)}
+
+
 def test_nothing_is_said_first_that_gives_nothing_alone() -> None:
     """Where no cause gives enough alone there is none after which another one could."""
     analysis = with_gains(measured(SPEC, *BOTH).analysis, price=None, worker=(-0.02, 0.3), stage=(0.01, 0.3))
