@@ -30,7 +30,7 @@ NAMES = (
         "three-workers-d3",
         "batch-grow-d4",
     ),
-    *("half-old-d6", "stage-onset-p32", "two-stages-p61", "relay-p24"),
+    *("stage-onset-p32", "two-stages-p61", "relay-p24"),
 )
 
 

@@ -171,10 +171,7 @@ def slow_throughout(
         apart = (peers[0] - peers[1])[np.isfinite(peers[0] - peers[1])]
         noise = robust_deviation(apart) if apart.size else 0.0
         for dp in slow:
-            # One wild step of many says nothing of how slow it is.
-            by_step = np.sort(level[..., dp].max(axis=(0, 1, 2)))
-            highest = by_step[by_step > 0][-MIN_LEVEL_STEPS:].min()
-            there = np.isfinite(log[..., dp]) & (level[..., dp] > THROUGHOUT_LEVEL * highest)
+            there = np.isfinite(log[..., dp]) & (level[..., dp] > THROUGHOUT_LEVEL * level[..., dp].max())
             if not there.any():
                 continue
             least = np.where(there, THROUGHOUT_LEVEL * level[..., dp], 0.0)

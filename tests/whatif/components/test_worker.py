@@ -56,17 +56,6 @@ def test_without_peers_the_quickest_are_as_quick_as_usual() -> None:
     assert not is_slow(paused(0.75), 0.002, n_slow=N_DP)
 
 
-def test_one_wild_step_hides_no_slow_clock() -> None:
-    """A worker that is slow in all steps, and three times as slow in one of them, is so in all."""
-    rng = np.random.default_rng(7)
-    worker_log = np.zeros((2, 1, N_STEPS, N_DP))
-    worker_log[..., 0] = 0.2
-    worker_log[:, :, 5, 0] = 0.8
-    compute_s = np.exp(worker_log[:, :, None] + 0.1 * rng.standard_normal((2, 1, 2, N_STEPS, N_DP)))
-    compute_s[:, :, :, 5, 0] = np.exp([0.05, 1.55])[:, None, None].T  # one of its computes was stopped, and no clock
-    assert slow_throughout(compute_s, np.ones((2, 1)), np.ones((2, N_STEPS)), worker_log, 1)[0, 0]
-
-
 @pytest.mark.parametrize(("first", "end"), [(4, 14), (12, 24), (26, 36)])
 def test_a_worker_is_slow_for_a_while(first: int, end: int) -> None:
     """What falls behind and comes back is slow between, on busy processors too, and no more than that."""
