@@ -53,8 +53,8 @@ THROTTLED_RATIO = 3.0
 PACE_QUANTILE = 0.9
 #: One failure explains two links that are slow alike at the same times; the odds of a second one beside it are not more.
 TWO_LINKS = 0.28
-#: Slow places of real jobs with nothing injected hold up to 0.72 of the lost seconds of the other half, those of faults 0.8 and
-#: more: from a toss-up where the rule begins the doubt falls to none between them.
+#: Slow places of real jobs with nothing injected hold up to 0.72 of the lost seconds of the other half, most of those of
+#: faults 0.8 and more: from a toss-up where the rule begins the doubt falls to none between them.
 BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, 0.495
 #: Ratios above are as good as infinite.
 MOST = 1000.0
