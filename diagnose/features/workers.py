@@ -6,6 +6,7 @@ from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.whatif import WhatIf
+from diagnose.numerics.robust import nan_median
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -27,6 +28,8 @@ READS_AS = {
     "microbatch a step nothing shows whether others of that step are slow, too; misleads where the job has no such allocator",
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
     "where all ranks of stages fall behind their work may have grown, as that of experts or unfrozen layers; misleads never",
+    "worker.growth_doubt": "how probable it is that slow workers are stages whose work grew: all ranks of them fall behind, by "
+    "less than what others change by in the same steps; misleads where a fault begins as sequences get longer",
     "worker.documents_doubt": "how probable it is that a slow replica has longer documents than others: all stages of a dp rank "
     "are slow since the first step, documents differ by as much, and no tokens tell; misleads where they are dealt at random",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
@@ -52,6 +55,8 @@ HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, 0.495
 #: With one dp rank a slow worker is told from a long stage by its optimizer alone, and so is a stage of more layers than others.
 #: Where all of several ranks fall behind nobody else has the work of their stage.
 STAGE_CHANCE = 0.4
+#: Longer sequences, larger batches and warm-ups are more work for all stages, and not by the same part.
+GROWTH_CHANCE = 0.5
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
 PAUSE_CHANCE = 0.4
 #: A replica that is slow since the first step by no more than so many standard deviations of its documents may have longer ones:
@@ -80,6 +85,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
         "loader_doubt",
         "host_doubt",
         "stage_doubt",
+        "growth_doubt",
         "pause_doubt",
         "documents_doubt",
     )
@@ -108,6 +114,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
             "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
             "worker.stage_doubt": Feature(_doubt_stage(breakdown)),
+            "worker.growth_doubt": Feature(_doubt_growth(breakdown)),
             "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),
@@ -132,6 +139,23 @@ def _doubt_stage(breakdown: Breakdown) -> float:
     return STAGE_CHANCE if (slow == slow.all(axis=0)).all() else 0.0
 
 
+def _doubt_growth(breakdown: Breakdown) -> float:
+    """Say how probable it is that slow workers are stages with more work: all ranks, in steps in which others have more, too."""
+    slow = breakdown.slow_workers
+    whole: Bools = np.asarray(slow.all(axis=0))
+    if not whole.any() or (slow & ~whole).any():
+        return 0.0
+    of_stage = np.tile(whole, breakdown.compute_s.shape[1] // len(whole))
+    behind = np.log(breakdown.worker_ratio[:, of_stage]).mean(axis=(0, 1, 3))  # (n_steps,)
+    at = is_slow(behind)
+    if not at.any() or at.all() or of_stage.all():
+        return 0.0
+    others_s = nan_median(breakdown.compute_s[:, ~of_stage], axis=(2, 4))  # (n_directions, n_others, n_steps)
+    of_others = np.log(others_s / breakdown.typical_s[:, ~of_stage, None]).mean(axis=(0, 1))
+    rise, of_others = (float(x[at].mean() - x[~at].mean()) for x in (behind, of_others))
+    return GROWTH_CHANCE if rise < abs(of_others) else 0.0
+
+
 def _doubt_layout(breakdown: Breakdown) -> float:
     """Say how probable it is that slow workers are how the job was laid out: half of all, alike, all the time."""
     slow = breakdown.slow_workers
@@ -141,7 +165,8 @@ def _doubt_layout(breakdown: Breakdown) -> float:
         .mean(axis=(0, 1))
     )
     usual = np.median(level, axis=1).T[slow]  # of each slow worker over the steps
-    alike = usual.min(initial=np.inf) > 0 and float(np.std(usual)) < ALIKE_SHARE * float(np.mean(usual))
+    always = bool((np.quantile(level, 1.0 - MOST_QUANTILE, axis=1).T[slow] > 0).all())
+    alike = always and float(np.std(usual)) < ALIKE_SHARE * float(np.mean(usual))
     half = LAYOUT_SHARES[0] <= slow.mean() <= LAYOUT_SHARES[1] and slow.any(axis=1).sum() > 1
     return LAYOUT_CHANCE if alike and half else 0.0
 

@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+import msgspec.structs
+
 from diagnose.judge.alternatives import list_impossible, merge_alternatives, split_confidence
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import be_sure, believe, overlaps_too_much
@@ -20,7 +22,7 @@ from diagnose.judge.rest import describe_noise, describe_rest, describe_unlooked
 from diagnose.judge.rule import Judgement
 from diagnose.judge.timing import date_cause
 from diagnose.judge.unchecked import list_unseen
-from diagnose.judge.unknown import list_unexplained, report_unknown
+from diagnose.judge.unknown import UNKNOWN, list_unexplained, report_unknown
 from diagnose.judge.worth import (
     Benefit,
     is_unmeasured,
@@ -31,7 +33,7 @@ from diagnose.judge.worth import (
     share_of,
 )
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import Cause, Kind, NotChecked
+from diagnose.model.cause import Cause, EvidenceItem, Kind, NotChecked
 from diagnose.model.diagnosis_document import Ledger, VerdictName
 from diagnose.model.fingerprint import name_fault
 from diagnose.numerics.figures import write_percent
@@ -250,7 +252,24 @@ def _list_causes(
     """Report the causes that are said; those that are told as an alternative of another are one finding with it."""
     claims = Counter(name for one in said for name in one.judgement.rule.components)
     found = [_report(analysis, one, claims, prediction, least, impossible) for one in said]
-    return merge_alternatives(found)
+    likely = [_lead_with_unknown(analysis, cause, one, least) for cause, one in zip(found, said, strict=True)]
+    return merge_alternatives(likely)
+
+
+def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: float) -> Cause:
+    """Give a cause, or that nobody knows it where this is more probable: nobody is to be sent to mend what hardly is there."""
+    surest = max(cause.alternatives, key=lambda other: other.confidence, default=None)
+    if surest is None or surest.cause != UNKNOWN or surest.confidence <= cause.confidence:
+        return cause
+    unknown = report_unknown(analysis, said.judgement.rule.components[0], least)
+    text = f"it looks like a {cause.title}; what would tell: {surest.tells_apart}"
+    return msgspec.structs.replace(
+        unknown,
+        confidence=surest.confidence,
+        share=cause.share,
+        alternatives=tuple(other for other in cause.alternatives if other is not surest),
+        evidence=(*unknown.evidence, EvidenceItem("rule", f"{UNKNOWN}/{cause.cause}", text, {})),
+    )
 
 
 def _report(

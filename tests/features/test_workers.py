@@ -7,7 +7,9 @@ import pytest
 
 from diagnose.features.workers import (
     DOCUMENTS_CHANCE,
+    GROWTH_CHANCE,
     HOST_CHANCE,
+    LAYOUT_CHANCE,
     STAGE_CHANCE,
     measure_workers,
     slow_steps,
@@ -107,6 +109,25 @@ def test_a_whole_stage_that_falls_behind_may_have_more_work(workers: list[tuple[
     """Where all ranks of a stage fall behind, and nobody else; a single rank of it has peers that say that it is slow."""
     parts = slowed(dict.fromkeys(workers, 1.5), steps=slice(4, None))
     assert measure_workers(parts, what_if())["worker.stage_doubt"].value == doubt
+
+
+@pytest.mark.parametrize(("growth", "doubt"), [(1.0, 0.0), (1.4, 0.0), (1.6, GROWTH_CHANCE), (0.6, GROWTH_CHANCE)])
+def test_a_stage_whose_work_grows_with_that_of_others_may_be_no_fault(growth: float, doubt: float) -> None:
+    """Where others change by more than what all ranks of a stage fall behind by, in the same steps, work is what changed."""
+    parts = slowed({(0, 1): 1.5, (1, 1): 1.5}, steps=slice(4, None))
+    compute_s = parts.compute_s.copy()
+    compute_s[:, :, :, 4:] *= growth
+    assert (
+        measure_workers(dataclasses.replace(parts, compute_s=compute_s), what_if())["worker.growth_doubt"].value
+        == doubt
+    )
+
+
+def test_older_machines_are_slow_in_all_steps() -> None:
+    """Half of all workers are the job's layout where they are slow throughout, and not where they were quick in some steps."""
+    for steps, doubt in ((slice(None), LAYOUT_CHANCE), (slice(3, None), 0.0)):
+        parts = slowed({(0, 1): 1.5, (1, 1): 1.5}, steps=steps)
+        assert measure_workers(parts, what_if())["worker.layout_doubt"].value == doubt
 
 
 def test_without_peers_nothing_can_be_said() -> None:

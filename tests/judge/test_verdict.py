@@ -793,6 +793,19 @@ def test_an_alternative_takes_its_part_of_the_confidence(probability: float | No
     assert other.confidence == pytest.approx((probability or 0.0) * whole, abs=1e-4)
 
 
+@pytest.mark.parametrize(("probability", "said"), [(0.4, "worker-fault"), (0.6, "unknown")])
+def test_what_is_rather_unknown_is_said_to_be(probability: float, said: str) -> None:
+    """Where it is more probable that nobody knows the cause, that is the finding: with the same place, and what would tell."""
+    analysis = slow_job()
+    whole = reach(analysis).causes[0]
+    analysis = dataclasses.replace(analysis, features=analysis.features | {"story.other": Feature(probability)})
+    judgements = with_rule(analysis, "worker-fault", alternatives=(dataclasses.replace(TELL, cause="unknown"),))
+    (cause,) = reach_verdict(analysis, judgements, min_speedup=1.02).causes
+    assert (cause.cause, cause.where, cause.share) == (said, whole.where, whole.share)
+    assert cause.confidence == pytest.approx(max(probability, 1.0 - probability) * whole.confidence, abs=1e-4)
+    assert any(TELL.tells_apart in item.text for item in cause.evidence) == (said == "unknown")
+
+
 @pytest.mark.parametrize(
     ("probability", "said"), [(0.3, ["worker-fault"]), (0.1, ["worker-fault", "sequence-imbalance"])]
 )

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, robust_deviation, upper_stretch
+from diagnose.numerics.robust import (
+    MAD_TO_SIGMA,
+    lower_median,
+    nan_median,
+    robust_deviation,
+    upper_stretch,
+)
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.worker import (
     CHANCE_DEVIATIONS,
@@ -22,8 +28,8 @@ from diagnose.whatif.observed import Observed
 FASTEST_SHARE = 0.1
 #: Where more than half of a stage's ranks are slow the others are at least one in so many: one odd quick rank is no reference.
 LEAST_QUICK = 4
-#: Longer sequences and larger batches change the share of a stage by at most about a quarter of what they change all by (logs).
-OF_WORK_SHARE = 0.5
+#: A stage falls behind where others change by less than this part of it in the same steps: else work is what changed, or moved.
+OTHERS_SHARE = 0.25
 #: Durations of 0 are recorded; nothing takes less than this.
 TINY_S = 1e-12
 
@@ -125,16 +131,16 @@ def _quick_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
 def _typical_while_quick(by_step: Seconds, typical_s: Seconds, n_stages: int) -> Seconds:
     """Where a whole stage falls behind nobody is a peer: what is usual is what it took before that, or between.
 
-    Where the work of all stages changes in those steps, by far more than this one falls behind, that is why.
+    Where the work of other stages changes in those steps, too, that is why; and if it is they that are quicker then, it is they
+    that are slow otherwise.
     `by_step` has shape (2, n_virtual, n_steps) here; `typical_s`, and what comes back, (2, n_virtual).
     """
     if n_stages == 1:
         return typical_s
-    pace = by_step / typical_s[:, :, None]
-    step = lower_median(pace.reshape(-1, pace.shape[2]), axis=0)
-    step = np.where(step > 0, step, 1.0)
-    log = np.log(np.maximum(pace / step, TINY_RATIO))
-    own = np.nan_to_num(log.reshape(len(log), -1, n_stages, log.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
+    log = np.log(np.maximum(by_step / typical_s[:, :, None], TINY_RATIO))
+    pace = np.nan_to_num(log.reshape(len(log), -1, n_stages, log.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
+    others = np.stack([lower_median(np.delete(pace, stage, axis=0), axis=0) for stage in range(n_stages)])
+    own = pace - others
     own -= np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
     sigma = robust_deviation(np.diff(own, axis=1)) / np.sqrt(2.0)
     slow = np.arange(own.shape[1]) >= find_onsets(own, sigma)[:, None]
@@ -143,10 +149,12 @@ def _typical_while_quick(by_step: Seconds, typical_s: Seconds, n_stages: int) ->
     slow &= ~slow.all(axis=1, keepdims=True)
     n_slow = slow.sum(axis=1, keepdims=True)
     weight = slow / np.maximum(n_slow, 1) - ~slow / np.maximum(slow.shape[1] - n_slow, 1)
-    slow &= ((weight * own).sum(axis=1) > OF_WORK_SHARE * np.abs(weight @ np.log(step)))[:, None]
-    quick = np.where(np.tile(slow, (by_step.shape[1] // n_stages, 1))[None], np.nan, log)
-    found = typical_s * np.exp(np.nan_to_num(nan_median(quick, axis=2)))
-    return np.where(np.tile(slow.any(axis=1), by_step.shape[1] // n_stages), found, typical_s)
+    rise, of_others = (weight * own).sum(axis=1), (weight * others).sum(axis=1)
+    slow &= (np.abs(of_others) < OTHERS_SHARE * rise)[:, None]
+    log = log.reshape(len(log), -1, *others.shape) - others
+    quick = np.where(slow, np.nan, log)
+    change = np.nan_to_num(nan_median(quick, axis=3) - nan_median(log, axis=3)).reshape(typical_s.shape)
+    return np.asarray(typical_s * np.exp(np.where(np.tile(slow.any(axis=1), len(change[0]) // n_stages), change, 0.0)))
 
 
 COMPONENT = Component("stage", StagePart)
