@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.components import Breakdown
+from diagnose.model.components import Breakdown, Experts
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
 from diagnose.whatif.components.expert import find_experts, read_experts
-from diagnose.whatif.components.microbatch import find_microbatches
+from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
@@ -72,33 +72,14 @@ def _take_apart(
     variants = measure_variants(beside, work_s)
     alike_s = work_s if variants is None else work_s / variants
     experts = read_experts(observed, alike_s, n_stages, ep_size)
-    even_s = alike_s if experts.ratio is None else alike_s / experts.ratio
-    draws = _read_draws(observed, even_s)
-    by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
-    typical_s, told = find_usual_durations(observed, by_step, order, n_stages)
-    pace = by_step / typical_s[:, :, None, None]
-    step_ratio = find_slow_steps(pace)
-    workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws)
-    if workers.slow.any() and not told.any():
-        # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
-        quick = np.where(workers.ratio > 1.0, np.nan, by_step)
-        of_quick = lower_median(nan_median(quick, axis=2), axis=2)
-        typical_s = np.where(of_quick > 0, of_quick, typical_s)
-        pace = by_step / typical_s[:, :, None, None]
-        step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace))
-        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws, workers.ratio)
-    left = _without_workers(even_s, typical_s, step_ratio, workers)
-    own_places = find_own_places(left, n_stages)
-    microbatches = find_microbatches(left if own_places is None else left / own_places)
-    if (error := microbatches.error_of_step()) > 0:
-        step_ratio = without_microbatches(step_ratio, error)
-        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, told, draws, workers.ratio)
-        left = _without_workers(even_s, typical_s, step_ratio, workers)
-        microbatches = find_microbatches(left if own_places is None else left / own_places)
-    left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
-    if own_places is not None:
-        left /= own_places
-    experts, left = find_experts(left, microbatches.uneven(), experts, ep_size)
+    apart = _find_factors(observed, alike_s, order, n_stages, experts, ep_size)
+    if experts.ratio is None and apart.experts.group > 1 and not apart.workers.slow.any():
+        # Experts that ranks share change what a whole stage takes, and hide who is slow on it: they are known now.
+        shared = _shared_by_group(alike_s, apart.experts.group)
+        again = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, shared)
+        apart = again if again.workers.slow.any() else apart
+    typical_s, step_ratio, workers, microbatches = apart.typical_s, apart.step_ratio, apart.workers, apart.microbatches
+    experts, own_places, left = apart.experts, apart.own_places, apart.left
     at_own_places = None
     if own_places is not None:
         left, at_own_places = left * own_places, own_places > 1.0
@@ -148,8 +129,14 @@ def _take_apart(
         queue_deviations=queue.deviations,
         experts=experts,
         variant_ratio=1.0 if variants is None else variants,
-        has_token_costs=draws is not None,
+        has_token_costs=apart.has_token_costs,
     )
+
+
+def _shared_by_group(alike_s: Seconds, group: int) -> Seconds:
+    """Say how long each compute is against the stage's usual one on the quicker ranks of each group, shape of `alike_s`."""
+    quick = lower_median(alike_s.reshape(*alike_s.shape[:4], -1, group), axis=5)
+    return np.repeat(quick / nan_median(quick, axis=(2, 3), keepdims=True), group, axis=4)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,6 +145,62 @@ class _Workers:
 
     ratio: Seconds
     slow: Bools
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Factors:
+    """What computes are the product of, as in `Breakdown`, and what is left of them."""
+
+    typical_s: Seconds
+    step_ratio: Seconds
+    workers: _Workers
+    microbatches: Microbatches
+    experts: Experts
+    own_places: Seconds | None
+    left: Seconds
+    has_token_costs: bool
+
+
+def _find_factors(
+    observed: Sequence[Observed],
+    alike_s: Seconds,
+    order: Ints,
+    n_stages: int,
+    told: Experts,
+    ep_size: int | None,
+    shared: Seconds | None = None,
+) -> _Factors:
+    """Find the factors of computes, one after the other; `shared` is what no worker is behind by, as its peers are, too."""
+    shared = told.ratio if shared is None else shared
+    even_s = alike_s if shared is None else alike_s / shared
+    draws = _read_draws(observed, even_s)
+    by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
+    typical_s, optimizer_tells = find_usual_durations(observed, by_step, order, n_stages)
+    pace = by_step / typical_s[:, :, None, None]
+    step_ratio = find_slow_steps(pace)
+    workers = _find_workers(even_s, typical_s, pace, step_ratio, order, optimizer_tells, draws)
+    if workers.slow.any() and not optimizer_tells.any():
+        # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
+        quick = np.where(workers.ratio > 1.0, np.nan, by_step)
+        of_quick = lower_median(nan_median(quick, axis=2), axis=2)
+        typical_s = np.where(of_quick > 0, of_quick, typical_s)
+        pace = by_step / typical_s[:, :, None, None]
+        step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace))
+        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, optimizer_tells, draws, workers.ratio)
+    uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
+    left = _without_workers(uneven_s, typical_s, step_ratio, workers)
+    own_places = find_own_places(left, n_stages)
+    microbatches = find_microbatches(left if own_places is None else left / own_places)
+    if (error := microbatches.error_of_step()) > 0:
+        step_ratio = without_microbatches(step_ratio, error)
+        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, optimizer_tells, draws, workers.ratio)
+        left = _without_workers(uneven_s, typical_s, step_ratio, workers)
+        microbatches = find_microbatches(left if own_places is None else left / own_places)
+    left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
+    if own_places is not None:
+        left /= own_places
+    experts, left = find_experts(left, microbatches.uneven(), told, ep_size)
+    return _Factors(typical_s, step_ratio, workers, microbatches, experts, own_places, left, draws is not None)
 
 
 def _find_workers(

@@ -31,6 +31,7 @@ NAMES = (
         "batch-grow-d4",
     ),
     *("stage-onset-p32", "two-stages-p61", "relay-p24"),
+    *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23"),
 )
 
 
