@@ -127,11 +127,12 @@ def main(arguments=None):
 def merge(paths, name, out):
     """Put the files of all ranks into one."""
     files = [pq.read_table(path) for path in paths]
-    first, last = (json.loads(files[at].schema.metadata[b"diagnose.job"]) for at in (0, -1))
+    said = [json.loads(file.schema.metadata[b"diagnose.job"]) for file in files]
+    job = said[0] | said[-1] | {"job_id": name, "name": name}
+    job |= {key: any(one.get(key) for one in said) for key in ("saves", "reads_input")}  # one rank that does is enough
     rows = pa.concat_tables(files, promote_options="permissive")
-    said = {"diagnose.job": json.dumps(first | last | {"job_id": name, "name": name})}
     out.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows.replace_schema_metadata(said), out, compression="zstd")
+    pq.write_table(rows.replace_schema_metadata({"diagnose.job": json.dumps(job)}), out, compression="zstd")
     begins = rows.select(["step", "start_ts"]).to_pandas().groupby("step")["start_ts"].min().diff()
     print(
         f"{name}: {rows.num_rows} rows, steps of {begins[3:].mean():.3f} s, median {begins[3:].median():.3f} s",
@@ -147,7 +148,7 @@ def run(command):
 def limit(host, rate):
     """Give both ends of a host's card a rate."""
     for at, device in ((f"-n {host}", "eth0"), ("", f"v{host}")):
-        run(f"tc {at} qdisc replace dev {device} root tbf rate {rate} burst 64kb latency 1s")
+        run(f"tc {at} qdisc replace dev {device} root tbf rate {rate} burst 16kb latency 1s")
 
 
 @contextlib.contextmanager
