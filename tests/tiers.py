@@ -98,6 +98,7 @@ TIERS = {
     "tests/record/test_report.py::test_waiting_has_a_bound": PLAIN,
     "tests/record/test_start.py::test_made_before_the_process_group": LONG,
     "tests/record/test_torch_jobs.py": LONG,
+    "tests/recorded/test_make.py": LONG,
     "tests/report/test_html.py": PLAIN,
     "tests/report/test_html_browser.py": LONG,
     "tests/report/test_perfetto.py": PLAIN,
