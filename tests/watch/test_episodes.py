@@ -176,6 +176,18 @@ def test_a_fault_of_the_whole_job_goes_on_while_it_has_no_name():
     assert (only.first_step, only.recovered_step, only.last_step) == (100, None, 229)
 
 
+def test_a_fault_of_the_whole_job_lasts_where_windows_show_little_of_it():
+    """GIVEN steps that stay as long while windows find less time without a name, THEN it is one episode, over with its steps."""
+    seen = {
+        10 + n: [spread(10 + n, "garbage-collection" if n == 0 else "unknown", 0.1 if n > 6 else 0.4)]
+        for n in range(14)
+    }
+    after = follow_steps(seen, [1.0] * 10 + [1.7 + n / 40 for n in range(14)] + [1.0] * 4, usual_s=1.0)
+    assert [one.cause for one in after[23].list_all()] == ["garbage-collection"] and after[23].open
+    [only] = after[-1].list_all()
+    assert only.recovered_step == 240
+
+
 def test_what_leaves_steps_as_long_as_they_were_is_no_episode():
     """GIVEN a worker that is slow beside one that got faster, THEN nothing is told; where steps are longer it is."""
     seen = {n: [found(n)] for n in range(10, 20)}
