@@ -159,6 +159,15 @@ def test_time_without_a_name_beside_a_fault_is_no_fault_of_its_own():
     assert [one.cause for one in after[-1].list_all()] == [SAVES]
 
 
+def test_what_has_no_name_beside_a_fault_that_varies_is_no_second_one():
+    """GIVEN a fault whose steps vary, and rest in two windows as long as some before, THEN one is told; in longer ones two."""
+    course_s = [1.0] * 10 + [1.2, 1.3, 1.25, 1.32, 1.22, 1.3] * 4 + [1.2, 1.21] * 4
+    seen = {n: [spread(n, "expert-imbalance")] for n in range(10, 44)}
+    seen |= {n: [spread(n, "expert-imbalance"), spread(n, "unknown", 0.08)] for n in (42, 43)}
+    assert len(follow_steps(seen, [*course_s, 1.3, 1.31], usual_s=1.0)[-1].open) == 1
+    assert len(follow_steps(seen, [*course_s, 1.6, 1.6], usual_s=1.0)[-1].open) == 2
+
+
 def test_what_has_no_name_is_told_after_what_has_one_of_the_same_windows():
     """GIVEN windows in which a cause, and time without a name, both may be an episode, THEN the cause alone is told."""
     seen = {
