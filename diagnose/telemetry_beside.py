@@ -107,7 +107,9 @@ def add_telemetry(
         covered = [comparison.cover(suspect, during) for suspect in suspects]
         unseen += [suspect.name for suspect, part in zip(suspects, covered, strict=True) if part == 0.0]
         if suspects:
-            places[i] = Place(suspects, during, min(covered) >= COVERED and not during.spells)
+            # Of what nobody knows when it was there the time was not measured: it may have been a moment of it.
+            is_dated = cause.when.pattern is not None and not during.spells
+            places[i] = Place(suspects, during, is_dated and min(covered) >= COVERED)
     rules = read_telemetry_rules(built_in_rules() / FOLDER)
     slowdown = diagnosis.features.get("worker.ratio") or 1.0
     causes, findings = join_telemetry(diagnosis.causes, rules, places, comparison, slowdown=slowdown)

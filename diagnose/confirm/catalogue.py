@@ -86,6 +86,7 @@ _OF_CAUSE: Final[dict[str, tuple[str, ...]]] = {
     "pcie-downgrade": ("gpu", "network"),
     "nic-down": ("network",),
     "cable": ("network",),
+    "slow-link": ("network",),
     "storage": ("disk",),
     "gpu-starved": ("disk", "cpu", "memory"),
     "cpu-contention": ("cpu",),

@@ -107,8 +107,9 @@ def blame(
         found += [] if suspect is None else [suspect]
     found.sort(key=lambda one: (not one.telling, -one.strength, one.host))
     # What may be a service that hurts nobody counts where nothing else explains why the job suffers.
-    if any(not one.rule.alone for one in found):
-        found = [one for one in found if not one.rule.alone]
+    found = [one for one in found if not one.rule.alone] or found
+    if any(one.telling for one in found):  # which explains it: chance is no second fault
+        found = [one for one in found if one.telling or one.strength >= SURE]
     suspects, affected = _part(found, grid)
     congested = [one for one in suspects if _is_congestion(one, evidence, state, grid)]
     suspects = [one for one in suspects if one not in congested]
@@ -224,9 +225,14 @@ def _part(found: Sequence[Suspect], grid: Grid) -> tuple[list[Suspect], list[int
 def _is_congestion(one: Suspect, evidence: Mapping[int, Sequence[Evidence]], state: JobState, grid: Grid) -> bool:
     """Say whether a machine only sends pauses, and others about as many since then: no machine but their switch is congested."""
     by_family = _by_family(one)
-    if one.telling or by_family.keys() - FOLLOWS != {"net_pfc_sent"}:
+    own = by_family.get("net_pfc_sent")
+    if one.telling or own is None:
         return False
-    own = by_family["net_pfc_sent"]
+    around_s = TOGETHER_S + grid.bin_s
+    # What began at another time is no part of it: in a job that runs anything may have.
+    together = {family for family, e in by_family.items() if abs(e.since_s - own.since_s) <= around_s}
+    if together - FOLLOWS != {"net_pfc_sent"}:
+        return False
     others = [
         e
         for host, its in evidence.items()
@@ -234,7 +240,7 @@ def _is_congestion(one: Suspect, evidence: Mapping[int, Sequence[Evidence]], sta
         if host != one.host
         and e.metric == "net_pfc_sent"
         and e.change == "rises"
-        and abs(e.since_s - own.since_s) <= TOGETHER_S + grid.bin_s
+        and abs(e.since_s - own.since_s) <= around_s
     ]
     near = [e for e in others if e.effect > own.effect - ABOUT]
     return len(near) >= MIN_CONGESTED[state == "slowed"]
@@ -246,6 +252,8 @@ def _caught_from(one: Suspect, other: Suspect, grid: Grid) -> bool:
     shown = own.keys() - FOLLOWS
     if one.telling or not shown or not shown <= SPREADS & theirs.keys():
         return False
+    if "gpu" in shown and own["gpu"].change != "falls":  # who does more than its peers is waited for
+        return False
     if "net_pfc_sent" in shown and theirs["net_pfc_sent"].effect < own["net_pfc_sent"].effect + FEWER:
         return False
     first = max(shown, key=lambda family: own[family].score)
@@ -253,7 +261,7 @@ def _caught_from(one: Suspect, other: Suspect, grid: Grid) -> bool:
     has_more = other.telling or bool(theirs.keys() - SPREADS - FOLLOWS)
     # Where samples are too far apart to say who was first, it is who shows more.
     return later_s > max(LATER_BY_S, 0.5 * grid.interval_s) or (
-        has_more and grid.interval_s >= LONG_S and later_s > -grid.interval_s
+        has_more and grid.interval_s > LONG_S and later_s > -grid.interval_s
     )
 
 

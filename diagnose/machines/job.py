@@ -148,16 +148,24 @@ def find_slowing(course: Course, bin_s: float) -> Slowing | None:
     if n < n_before + n_after or not known.any():
         return None
     work = np.where(known, work, np.median(work[known]))
-    # Means of a minute hold whole steps; medians of these leave saves and evaluations out.
+    # Means of a minute hold whole steps; those with bins in which nobody works, as in a save, say nothing of the pace. Where most
+    # have such bins steps are like that; then medians leave out what is rare.
     width = max(1, round(BLOCK_S / bin_s))
     smooth = np.convolve(work, np.ones(width) / width, mode="valid")
+    is_idle = np.convolve(course.idle[course.began : course.stopped], np.ones(width), mode="valid") > 0
+    if 2 * is_idle.sum() < len(is_idle):
+        smooth[is_idle] = np.nan
+
+    def part(place: int) -> tuple[Floats, Floats]:
+        before, after = smooth[: place - width + 1], smooth[place:]
+        return before[np.isfinite(before)], after[np.isfinite(after)]
+
     best, at = np.inf, n_before
     for place in range(max(n_before, width), n - n_after + 1):
-        sides = smooth[: place - width + 1], smooth[place:]
-        misfit = sum(float(np.abs(side - np.median(side)).sum()) for side in sides if len(side))
+        misfit = sum(float(np.abs(side - np.median(side)).sum()) for side in part(place) if len(side))
         if misfit < best:
             best, at = misfit, place
-    before, after = smooth[: at - width + 1], smooth[at:]
+    before, after = part(at)
     if not len(before) or not len(after):
         return None
     usual, now = float(np.median(before)), float(np.median(after))

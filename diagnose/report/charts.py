@@ -76,7 +76,7 @@ def draw_sparkline(values: Seconds, width: int) -> str:
     >>> draw_sparkline(np.array([1.0, 1.5, 2.0, np.nan]), 10)
     '▁▅█ '
     """
-    binned = _largest_of(values[None, :], _bin_size(len(values), width))[0]
+    binned = _largest_of(values[None, :], bin_size(len(values), width))[0]
     low, high = scale_of(values)
     return "".join(" " if math.isnan(value) else _SPARKS[_level(value, low, high, 8)] for value in binned.tolist())
 
@@ -90,7 +90,7 @@ def draw_chart(values: Seconds, width: int, height: int) -> list[str]:
     ' ▁█ '
     '▁██ '
     """
-    binned = _largest_of(values[None, :], _bin_size(len(values), width))[0]
+    binned = _largest_of(values[None, :], bin_size(len(values), width))[0]
     low, high = scale_of(values)
     levels = [-1 if math.isnan(value) else _level(value, low, high, 8 * height) for value in binned.tolist()]
     floors = [8 * line for line in reversed(range(height))]
@@ -174,8 +174,8 @@ def _bin_grid(
     by_worker: Seconds, culprits: Bools, dp_labels: Ints, stage_labels: Ints, columns: int, rows: int
 ) -> _Grid:
     """Take the largest of neighbours until the map fits."""
-    dp_size = _bin_size(by_worker.shape[0], columns)
-    stage_size = _bin_size(by_worker.shape[1], rows)
+    dp_size = bin_size(by_worker.shape[0], columns)
+    stage_size = bin_size(by_worker.shape[1], rows)
     cells, marked = (
         _largest_of(_largest_of(values.T, dp_size).T, stage_size).T
         for values in (by_worker, culprits.astype(np.float64))
@@ -186,7 +186,7 @@ def _bin_grid(
     return _Grid(cells, marked > 0, dp_labels[::dp_size].tolist(), row_names, dp_size, stage_size, low, high)
 
 
-def _bin_size(n: int, at_most: int) -> int:
+def bin_size(n: int, at_most: int) -> int:
     """Say how many neighbours share a cell so that at most that many cells are left."""
     return max(1, math.ceil(n / max(at_most, 1)))
 

@@ -3,6 +3,8 @@
 Enters: `WatchedJob`s, and of one job what was found in its last window. Leaves: what rich draws, never more than fits the screen.
 """
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -16,7 +18,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.live import WatchedJob
 from diagnose.model.trace import Seconds
 from diagnose.report import words
-from diagnose.report.charts import draw_chart, draw_heat_map, draw_sparkline, scale_of
+from diagnose.report.charts import bin_size, draw_chart, draw_heat_map, draw_sparkline, scale_of
 from diagnose.report.escape import prose
 from diagnose.report.live_words import (
     called,
@@ -151,10 +153,10 @@ def _is_known(course: Seconds) -> bool:
 
 
 def _draw_course(job: WatchedJob, width: int) -> Iterator[Text]:
-    """Draw S since the start over its steps; where nobody knows it, the step time of the last windows."""
+    """Draw S since the start over its steps, red in episodes; where nobody knows it, the step time of the last windows."""
     course, steps, unit_s = course_of(job), job.course_steps, None
     if not _is_known(course):
-        known = [(window.last_step, window.step_s) for window in job.windows if window.step_s]
+        known = [(window.first_step, window.step_s) for window in job.windows if window.step_s]
         if len(known) < 2:
             return
         steps, unit_s = tuple(step for step, _ in known), min(step_s for _, step_s in known)
@@ -163,12 +165,21 @@ def _draw_course(job: WatchedJob, width: int) -> Iterator[Text]:
     room = width - 8
     ends = [f"{end:.2f}" if unit_s is None else words.seconds(end * unit_s) for end in (high, low)]
     marks = [ends[0], *[""] * (_CHART - 2), ends[1]]
+    styles = _style_columns(job, steps[:: bin_size(len(steps), room)])
     for mark, line in zip(marks, draw_chart(course, room, _CHART), strict=True):
-        yield Text.assemble((f"{mark:>7} ", "dim"), (line, STATE_STYLES["running"]))
+        yield Text.assemble((f"{mark:>7} ", "dim"), *zip(line, styles, strict=True))
     first, last = str(steps[0]), str(steps[-1])
-    n_columns = len(draw_chart(course, room, 1)[0])
-    foot = f"step {first}".ljust(max(n_columns - len(last), len(first) + 6)) + last
+    foot = f"step {first}".ljust(max(len(styles) - len(last), len(first) + 6)) + last
     yield Text(f"{'S' if unit_s is None else 'a step':>7} {foot}", style="dim")
+
+
+def _style_columns(job: WatchedJob, firsts: Sequence[int]) -> list[str]:
+    """Give the colour of each column, by its first step: red where an episode has some of its steps."""
+    spans = [(one.first_step, math.inf if one.recovered_step is None else one.recovered_step) for one in job.episodes]
+    return [
+        "red" if any(begin < next_first and first < end for begin, end in spans) else STATE_STYLES["running"]
+        for first, next_first in itertools.pairwise((*firsts, math.inf))
+    ]
 
 
 def _draw_workers(job: WatchedJob, diagnosis: Diagnosis | None, width: int, rows: int) -> Iterator[Text]:

@@ -6,8 +6,9 @@ from diagnose.model.cause import KeptCause, Severity
 from diagnose.model.live import Episode, Window
 from diagnose.model.place import Where
 
-#: Windows of an episode whose step times and causes are kept.
+#: The last windows of an episode, which say how long steps are with it and what it is called; and those whose step times are kept.
 LEVEL_WINDOWS = 8
+MOST_LEVELS = 60
 
 
 class Sighting(Struct, frozen=True):
@@ -134,4 +135,4 @@ class Found(Struct, frozen=True, kw_only=True):
 
 def add_level(levels: tuple[tuple[int, float], ...], window: Window) -> tuple[tuple[int, float], ...]:
     """Add how long the steps of a window are."""
-    return levels if window.step_s is None else (*levels, (window.number, window.step_s))[-LEVEL_WINDOWS:]
+    return levels if window.step_s is None else (*levels, (window.number, window.step_s))[-MOST_LEVELS:]

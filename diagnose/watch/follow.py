@@ -157,11 +157,13 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
 def _is_still_slow(course: Course, left: Sequence[Found], window: Window, usual_s: float | None) -> bool:
     """Say whether steps are as long as with an episode that a window does not show: what slows all alike shows at its onset.
 
-    Where another cause may explain that, nobody knows.
+    Where another cause may explain that, nobody knows; time without a name may be what a window shows of the episode.
     """
-    if usual_s is None or window.step_s is None or not course.levels or any(map(counts, left)):
+    place = course.episode.where
+    others = [one for one in left if counts(one) and not (has_no_name(one) and may_share(place, one.cause.where))]
+    if usual_s is None or window.step_s is None or not course.levels or others:
         return False
-    level_s = statistics.median(step_s for _, step_s in course.levels)
+    level_s = statistics.median(step_s for _, step_s in course.levels[-LEVEL_WINDOWS:])
     return level_s >= (1.0 + RISEN_SHARE) * usual_s and 2 * window.step_s >= level_s + usual_s
 
 
@@ -179,7 +181,7 @@ def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> C
         return course
     heir = next((one for one in left if counts(one) and _is_heir(course, one)), None)
     if heir is None:
-        return replace(course, episode=replace(course.episode, recovered_step=gone_step, recovered_s=told_s))
+        return replace(course, episode=replace(course.episode, recovered_step=gone_step, recovered_s=told_s), levels=())
     left.remove(heir)
     course = replace(course, n_gone=0)
     if not has_no_name(heir):  # else the name that it had says more

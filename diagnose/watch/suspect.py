@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from diagnose.model.live import Episode, Window
-from diagnose.watch.episodes import Course, Episodes, Found, Sighting, Suspicion, Told, add_level
+from diagnose.watch.episodes import LEVEL_WINDOWS, Course, Episodes, Found, Sighting, Suspicion, Told, add_level
 from diagnose.watch.pace import highest_usual
 from diagnose.watch.same import (
     RENAMED_RATIO,
@@ -34,7 +34,8 @@ SURE_CONFIDENCE: Final = 0.9
 #: What comes back after so many windows or fewer comes and goes: it is not over sooner than it came back.
 REMEMBERED_WINDOWS = 60
 #: While an episode lasts, what else is found may be the same seconds under another name. It is told when steps are longer than in
-#: the last windows of the episode; else not as long as that lasts, but for the job's first windows.
+#: the last windows of the episode, and what has no name when they are longer than in more of them, as steps vary with a fault; else
+#: not as long as that lasts, but for the job's first windows.
 FIRST_WINDOWS = 5
 
 
@@ -102,7 +103,8 @@ def _find_explaining(found: Found, began: int, lasting: Sequence[Course], window
         return None
     is_rest = has_no_name(found)  # beside something that has one
     for course in lasting:
-        level_s = _highest([step_s for number, step_s in course.levels if number < began])
+        levels_s = [step_s for number, step_s in course.levels if number < began]
+        level_s = _highest(levels_s if is_rest else levels_s[-LEVEL_WINDOWS:])
         is_why = RENAMED_RATIO * found.gain * window.step_s >= window.step_s - level_s
         may_be = course.n_gone or is_rest or may_share(course.episode.where, found.cause.where)
         if may_be and not (has_risen(window, level_s) and is_why):

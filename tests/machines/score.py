@@ -15,7 +15,7 @@ RIGHT = {
     "nic-dropout": {"nic-down", "process-died"},
     "gpu-card-drop": {"card-lost", "process-died"},
     "nvlink": {"nvlink"},
-    "aoc-cable": {"cable", "pcie-downgrade"},
+    "aoc-cable": {"cable", "pcie-downgrade", "slow-link"},
     "cuda-execution": {"execution-error", "process-died"},
     "gpu-execution": {"execution-error", "process-died"},
     "hdfs": {"storage", "process-died", "gpu-starved"},

@@ -7,6 +7,7 @@ import pytest
 
 from diagnose.errors import TraceError, UsageError
 from diagnose.machines.find import find_machines
+from diagnose.machines.job import Course, find_slowing
 from diagnose.machines.rules import read_machine_rule, read_machine_rules
 from diagnose.model.telemetry import METRICS, Series, Telemetry
 from tests.clusters.ranges import TUNED
@@ -138,6 +139,78 @@ def test_a_machine_that_does_nothing_all_the_time():
     )
     assert found.verdict == "cannot-tell"
     assert found.reason.startswith("n5 did nothing all the time")
+
+
+def test_two_slow_cards_are_two_faults():
+    """GIVEN two machines whose clocks fall, one 20 s after the other, in a job that is slower since, THEN both are named."""
+
+    def late(host, t):
+        return (t >= 500 + 20 * (host == 5)) & (host in (3, 5))
+
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda h, t: np.where(t < 500, 0.5, 0.5 if h in (3, 5) else 0.35),
+            gpu_sm_clock_mhz=lambda h, t: np.where(late(h, t), 1200.0, 1800.0),
+        )
+    )
+    assert [(machine.host, machine.kind) for machine in found.machines] == [("n3", "slow-gpu"), ("n5", "slow-gpu")]
+    assert not found.affected
+
+
+def test_a_machine_that_sends_less_in_a_job_that_is_slower():
+    """GIVEN a port that sends and takes a third less since the job is slower, THEN its link is named; else it is remarked."""
+
+    def levels(slower):
+        traffic = {
+            f"net_{way}_bytes": lambda h, t: t * 1e9 - np.where((t >= 500) & (h == 3), (t - 500) * 0.35e9, 0.0)
+            for way in ("sent", "received")
+        }
+        return _cluster(gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, slower), **traffic)
+
+    slowed, running = find_machines(levels(0.35)), find_machines(levels(0.5))
+    assert [(machine.host, machine.kind) for machine in slowed.machines] == [("n3", "slow-link")]
+    assert running.verdict == "sound" and "n3: bytes" in running.remarks[0]
+
+
+def test_a_congested_rack_is_no_fault_of_one_of_its_machines():
+    """GIVEN four machines that send as many pauses since one moment, one with a GPU that did more before, THEN none is named."""
+    found = find_machines(
+        _cluster(
+            16,
+            gpu_tensor_active=lambda h, t: np.where((t >= 350) & (h == 2), 0.46, 0.5),
+            net_pfc_sent=lambda h, t: t * 100.0 + np.where((t >= 500) & (h < 4), (t - 500) * 3000.0, 0.0),
+        )
+    )
+    assert not found.machines and {"n0", "n1", "n2", "n3"} <= set(found.affected)
+
+
+def test_a_save_does_not_hide_since_when_a_job_is_slower():
+    """GIVEN a job that is slower from bin 30 on, and saved for 40 s two minutes before, THEN it is slower since bin 30."""
+    work = np.where(np.arange(90) < 30, 0.94, 0.72) + 0.08 * np.random.default_rng(3).standard_normal(90)
+    work[18:22] = 0.0
+    slowing = find_slowing(Course("running", "gpu_tensor_active", work, work < 0.3, 0, 90, 90), 10.0)
+    assert slowing is not None and abs(slowing.since - 30) <= 2
+
+
+def test_what_explains_a_stop_leaves_no_room_for_chance():
+    """GIVEN a machine that is silent since the job stopped, THEN one of a little less power is not named; alone it is."""
+
+    def cluster(*, is_silent):
+        telemetry = _cluster(
+            12,
+            gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+            gpu_power_w=lambda h, t: np.where(t < 500, 600.0, 230.0 - (34.0 if h == 5 else 0.0)),
+        )
+        kept = [one for one in telemetry.series if one.host != "n3"]
+        cut = [
+            dataclasses.replace(one, times=one.times[:100], values=one.values[:100])
+            for one in telemetry.series
+            if one.host == "n3"
+        ]
+        return dataclasses.replace(telemetry, series=(*kept, *cut)) if is_silent else telemetry
+
+    assert [(one.host, one.kind) for one in find_machines(cluster(is_silent=True)).machines] == [("n3", "unreachable")]
+    assert [one.host for one in find_machines(cluster(is_silent=False)).machines] == ["n5"]
 
 
 def test_what_rises_early_is_no_measure_of_itself():

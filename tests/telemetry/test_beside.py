@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import msgspec.structs
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,9 +15,12 @@ from diagnose.faults.generate import generate
 from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.judge.rules import load_rules
+from diagnose.model.cause import When
 from diagnose.model.request import Request
 from diagnose.model.telemetry import METRICS, Series, Telemetry
 from diagnose.pipeline import diagnose_job
+from diagnose.telemetry_beside import Times, add_telemetry
 from tests.clusters.bridge import telemetry_of
 from tests.clusters.prometheus import render_range
 
@@ -105,6 +109,23 @@ def test_counters_like_everyones_weaken_a_suspect(write):
     (finding,) = found.telemetry.findings
     assert finding.kind is None
     assert finding.curves[0].n_peers >= 3
+
+
+def test_what_nobody_knows_the_time_of_is_not_weakened(write):
+    """GIVEN a cause of which nobody knows in which steps it was, THEN counters like everyone's over all steps say nothing of it."""
+    found = diagnose_job(Request(write(SLOW)))
+    origin_s = BEGAN_S + found.step_time.recorded * np.arange(len(found.what_if.steps))
+    times = Times.of(found.what_if.steps, origin_s, found.step_time.recorded)
+    for pattern, n_items in (("constant", 1), (None, 0)):
+        causes = tuple(msgspec.structs.replace(cause, when=When(pattern)) for cause in found.causes)
+        joined = add_telemetry(
+            dataclasses.replace(found, causes=causes),
+            _telemetry(SLOW, None),
+            times,
+            severities=load_rules().severities,
+        )
+        cause = _find(joined, "worker-fault")
+        assert sum(item.source == "telemetry" for item in cause.evidence) == n_items
 
 
 def test_few_counters_weaken_less(write):

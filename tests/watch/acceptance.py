@@ -1,6 +1,7 @@
 """Twenty jobs that are watched by a real process while they are written: what was told of them, when, and at what cost.
 
     python -m tests.watch.acceptance --jobs 20 --windows 500 --seed 5000
+    python -m tests.watch.acceptance --jobs 64 --windows 10 --interval 1 --idle 60
 
 Prints a line a job and the figures of all together. Faults of each kind, with onset and recovery or none, and sound jobs. Jobs are
 written as fast as they are diagnosed: nothing of what is measured here depends on how long their steps take.
@@ -150,7 +151,9 @@ class Told:
                 self.n_grown += 1
 
 
-def watch(cases: list[Case], folder: Path, store: Path, per_flush: int) -> tuple[dict[str, Told], dict[str, Any]]:
+def watch(
+    cases: list[Case], folder: Path, store: Path, per_flush: int, interval_s: float = 0.2, idle_s: float = 20.0
+) -> tuple[dict[str, Told], dict[str, Any]]:
     """Write the jobs flush by flush, each once the watch has diagnosed what was there; give what it printed, and its costs."""
     n_windows = len(cases[0].job.steps) // WINDOW_STEPS
     told: dict[str, Told] = defaultdict(Told)
@@ -158,7 +161,17 @@ def watch(cases: list[Case], folder: Path, store: Path, per_flush: int) -> tuple
     first_s = used_s = 0.0
     for case in cases:
         case.job.write(int(case.job.steps[per_flush * WINDOW_STEPS - 1]))
-    command = [sys.executable, "-m", "diagnose", "watch", str(folder), "--format", "json", "--interval", "0.2"]
+    command = [
+        sys.executable,
+        "-m",
+        "diagnose",
+        "watch",
+        str(folder),
+        "--format",
+        "json",
+        "--interval",
+        str(interval_s),
+    ]
     log = (folder.parent / "stderr.txt").open("w+")
     with subprocess.Popen(
         [*command, "--store", f"sqlite:///{store}"], stdout=subprocess.PIPE, stderr=log, text=True
@@ -177,7 +190,7 @@ def watch(cases: list[Case], folder: Path, store: Path, per_flush: int) -> tuple
                     for case in cases:
                         case.job.write(int(case.job.steps[(done + per_flush) * WINDOW_STEPS - 1]))
             time.sleep(3.0)
-            idle = _idle_share(run.pid, 20.0)
+            idle = _idle_share(run.pid, idle_s)
         finally:
             run.terminate()
             for line in run.stdout:  # what was told of the last windows
@@ -300,11 +313,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     for name, default in (("jobs", 20), ("windows", 500), ("seed", 5000), ("flush", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--interval", type=float, default=0.2, help="seconds between two looks of the watch")
+    parser.add_argument("--idle", type=float, default=20.0, help="seconds over which its CPU is measured at the end")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="watch-") as place:
         folder = Path(place, "traces")
         cases = [draw_case(number, asked.seed, asked.windows, folder) for number in range(asked.jobs)]
-        told, costs = watch(cases, folder, Path(place, "store.db"), asked.flush)
+        told, costs = watch(cases, folder, Path(place, "store.db"), asked.flush, asked.interval, asked.idle)
         figures = Figures()
         for case in cases:
             print(judge(case, told[case.name], figures), flush=True)

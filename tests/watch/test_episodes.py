@@ -159,6 +159,15 @@ def test_time_without_a_name_beside_a_fault_is_no_fault_of_its_own():
     assert [one.cause for one in after[-1].list_all()] == [SAVES]
 
 
+def test_what_has_no_name_beside_a_fault_that_varies_is_no_second_one():
+    """GIVEN a fault whose steps vary, and rest in two windows as long as some before, THEN one is told; in longer ones two."""
+    course_s = [1.0] * 10 + [1.2, 1.3, 1.25, 1.32, 1.22, 1.3] * 4 + [1.2, 1.21] * 4
+    seen = {n: [spread(n, "expert-imbalance")] for n in range(10, 44)}
+    seen |= {n: [spread(n, "expert-imbalance"), spread(n, "unknown", 0.08)] for n in (42, 43)}
+    assert len(follow_steps(seen, [*course_s, 1.3, 1.31], usual_s=1.0)[-1].open) == 1
+    assert len(follow_steps(seen, [*course_s, 1.6, 1.6], usual_s=1.0)[-1].open) == 2
+
+
 def test_what_has_no_name_is_told_after_what_has_one_of_the_same_windows():
     """GIVEN windows in which a cause, and time without a name, both may be an episode, THEN the cause alone is told."""
     seen = {
@@ -174,6 +183,18 @@ def test_a_fault_of_the_whole_job_goes_on_while_it_has_no_name():
     seen = {10 + i: [spread(10 + i, name, 0.3)] for i, name in enumerate(names)}
     [only] = follow_steps(seen, [1.0] * 10 + [1.2] + [1.5] * 12, usual_s=1.0)[-1].list_all()
     assert (only.first_step, only.recovered_step, only.last_step) == (100, None, 229)
+
+
+def test_a_fault_of_the_whole_job_lasts_where_windows_show_little_of_it():
+    """GIVEN steps that stay as long while windows find less time without a name, THEN it is one episode, over with its steps."""
+    seen = {
+        10 + n: [spread(10 + n, "garbage-collection" if n == 0 else "unknown", 0.1 if n > 6 else 0.4)]
+        for n in range(14)
+    }
+    after = follow_steps(seen, [1.0] * 10 + [1.7 + n / 40 for n in range(14)] + [1.0] * 4, usual_s=1.0)
+    assert [one.cause for one in after[23].list_all()] == ["garbage-collection"] and after[23].open
+    [only] = after[-1].list_all()
+    assert only.recovered_step == 240
 
 
 def test_what_leaves_steps_as_long_as_they_were_is_no_episode():

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import io
+import itertools
 import os
 import pty
 import re
@@ -94,6 +95,21 @@ def test_a_job_without_slowdowns() -> None:
     lines = lines_of(draw_job(job, None, now_s=made.NOW_S, width=80, height=24), 80, 24)
     assert [line[:8].strip() for line in lines[4:9]] == ["1.50 s", "", "", "1.00 s", "a step"]
     assert lines[4][8:].rstrip() == " " * 5 + "███"
+
+
+def test_the_curve_is_red_in_episodes() -> None:
+    """Columns that hold steps of an episode are red, the others green, over all steps and over the last windows alone."""
+    slow = diagnosed(SLOW)
+    job, diagnosis = one(episodes=[made.episode_of(slow, 700), made.episode_of(slow, 120, recovered=300)])
+    by_log = msgspec.structs.replace(job, course_steps=(), course_slowdowns=())
+    red = {*range(120, 300), *range(700, 820)}
+    for drawn, steps in ((job, job.course_steps), (by_log, [window.first_step for window in job.windows])):
+        lines = draw_job(drawn, diagnosis, now_s=made.NOW_S, width=80, height=24).renderables
+        foot = next(n for n, line in enumerate(lines) if " step " in str(line)[:16])
+        styles = [str(span.style) for span in lines[foot - 1].spans if span.start >= 8]
+        firsts = [*steps[:: -(-len(steps) // 72)], 820]
+        assert styles == ["red" if red & {*range(*ends)} else "green" for ends in itertools.pairwise(firsts)]
+        assert set(styles) == {"red", "green"}
 
 
 def test_why_nobody_sees_it() -> None:
