@@ -359,9 +359,11 @@ def describe_nothing(diagnosis: Diagnosis) -> str:
         return f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
     said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
     best = words.best_gain(diagnosis)
-    return said + (
-        f"; the most, {best[0]}, would give back {words.percent(best[1])} of the step time." if best else "."
-    )
+    if best is None:
+        return f"{said}."
+    if best[1] >= 1.0 - 1.0 / diagnosis.min_speedup:
+        return f"{said}; most is lost to {best[0]}, {words.percent(best[1])} of the step time, and no cause is known for it."
+    return f"{said}; the most, {best[0]}, would give back {words.percent(best[1])} of the step time."
 
 
 def describe_evidence(cause: Cause) -> list[str]:

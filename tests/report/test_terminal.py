@@ -191,6 +191,8 @@ def test_healthy_names_the_most_that_could_be_gained() -> None:
     assert "healthy — no known cause that is worth a speedup of 5" in report
     said = " ".join(report.split())
     assert "would make the job at least 5 times as fast; the most, slow workers, would give back 15% of" in said
+    more = " ".join(render(dataclasses.replace(healthy(), features=features), width=200, color=False).split())
+    assert "as fast; most is lost to slow workers, 15% of the step time, and no cause is known for it." in more
 
 
 def test_percentages_are_never_cut() -> None:
