@@ -13,6 +13,8 @@ import pytest
 from scipy import stats
 
 from diagnose.faults.checkpoint_stall import CheckpointStall
+from diagnose.faults.generate import generate
+from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
@@ -34,6 +36,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
+from diagnose.model.optype import Op
 from diagnose.model.place import Where
 from diagnose.model.recording import Account, Unobserved
 from diagnose.model.whatif import WhatIf
@@ -865,6 +868,19 @@ def test_a_small_cause_is_not_what_a_large_one_may_be(
 
 
 # ------------------------------------------------------------------------------------------ the unknown has its place
+
+
+def test_who_is_slow_in_its_optimizers_alone_is_placed() -> None:
+    """One worker's optimizers take longer than its peers' in all steps: no rule knows why, and its place and price are told."""
+    inputs = draw_inputs(SPEC)
+    of_stage = inputs.programme.is_op(Op.OPTIMIZER) & (inputs.programme.stage == 2)
+    work_s = inputs.work_s.copy()
+    work_s[of_stage, :, 1] += 0.3
+    job = generate(SPEC, healthy=dataclasses.replace(inputs, work_s=work_s))
+    (cause,) = diagnose_table(job.trace).causes
+    assert (cause.cause, culprits(diagnose_table(job.trace), cause.cause)) == ("unknown", [(1, 2)])
+    mended_s = generate(SPEC, healthy=inputs).truth.step_time_s
+    assert cause.recoverable == pytest.approx(1.0 - mended_s / job.truth.step_time_s, abs=0.01)
 
 
 def test_unknown_time_has_place_and_onset() -> None:

@@ -71,22 +71,29 @@ HITS_RATIO = 3.0
 #: optimizer are long by at least this part of the longest (log).
 ALIKE_SHARE = 0.6
 MIN_TOLD_STAGES = 2
+#: A worker is slow in its optimizers alone where nearly all of them take so many times as long as nearly all of its peers'.
+LONG_OPTIMIZER, QUICK_OPTIMIZERS = 1.25, 0.2
 #: A stall on a slow worker is its own unsteadiness up to this part of its excess.
 UNSTEADY_SHARE = 1.0
 
 
 class WorkerPart(Part):
-    """Without it a slow worker takes as long as its peers: a fault adds work, and the work goes with it."""
+    """Without it a slow worker takes as long as its peers: a fault adds work, and the work goes with it.
+
+    Who is slow in its optimizers alone is one of them: the others wait for it in the next step.
+    """
 
     changes_work = True
 
     def find(self) -> None:
         """Find what slow workers' optimizers would take: as long as those of their peers."""
-        self._peers_s = [self._peers_of(i) for i in range(len(self.job.observed))]
+        found = [self._peers_of(i) for i in range(len(self.job.observed))]
+        self._peers_s, self._longer_s = [peers_s for peers_s, _ in found], sum(longer_s for _, longer_s in found)
 
     def is_present(self) -> bool:
         """Say whether a worker is slow, or stalls as a slow one does."""
-        return bool(self.job.breakdown.slow_workers.any()) or super().is_present()
+        slow = bool(self.job.breakdown.slow_workers.any())
+        return slow or self.job.could_matter(float(np.max(self._longer_s))) or super().is_present()
 
     def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute of a slow worker the work of its peers'."""
@@ -106,18 +113,26 @@ class WorkerPart(Part):
         """Add up what each worker takes longer than its peers, and its stalls."""
         c = self.job.breakdown
         longer = np.nan_to_num(c.compute_s) * (1.0 - 1.0 / c.worker_ratio[:, :, None])
-        return self.blame_stalls(self.job.by_worker(longer))
+        return self.blame_stalls(self.job.by_worker(longer) + self._longer_s)
 
-    def _peers_of(self, i: int) -> ByNode:
-        """Give the peers' optimizer time for the optimizers of slow workers, infinite for others, by node of a block."""
+    def _peers_of(self, i: int) -> tuple[ByNode, Seconds]:
+        """Give the peers' optimizer time for the optimizers of slow workers of a block, infinite for others, by node.
+
+        And how much longer those take who are slow in these alone, seconds, shape (n_dp, n_stages).
+        """
         o = self.job.observed[i]
-        nodes, found = o.block.nodes, ByNode()
+        slow_workers = self.job.breakdown.slow_workers
+        nodes, found, longer_s = o.block.nodes, ByNode(), np.zeros(slow_workers.shape)
         for node in np.flatnonzero(nodes.op == Op.OPTIMIZER).tolist():
-            slow = self.job.breakdown.slow_workers[:, nodes.stage[node]]
+            own, stage = np.broadcast_to(o.own[node], o.block.start_s[node].shape), int(nodes.stage[node])
+            peers = np.maximum(lower_median(own, axis=1)[:, None], 0.0)
+            least = np.quantile(own, QUICK_OPTIMIZERS, axis=0)  # of each rank: now and then one takes longer
+            alone = (least > LONG_OPTIMIZER * np.quantile(peers, 1.0 - QUICK_OPTIMIZERS)) & ~slow_workers[:, stage]
+            slow = slow_workers[:, stage] | alone
             if slow.any():
-                peers = lower_median(o.own[node], axis=1)[:, None]
-                found[node] = np.where(slow, np.maximum(peers, 0.0), np.inf)
-        return found
+                found[node] = np.where(slow, peers, np.inf)
+                longer_s[:, stage] += np.where(alone, own - peers, 0.0).sum(axis=0)
+        return found, longer_s
 
 
 def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages: int) -> Bools:
