@@ -23,13 +23,11 @@ from collections import Counter
 import numpy as np
 
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.trace.logs.bars import Lap, choose_marks, read_lap
+from diagnose.trace.logs.bars import Lap, read_lap
 from diagnose.trace.logs.builder import MAX_EVENTS, MAX_STEPS, LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
 from diagnose.trace.logs.stamps import read_duration
 
-#: A counter of few digits tells what passed where it is wrong by this part at most: nothing else takes it for the noise that it is.
-COUNTER_TOLERANCE = 0.05
 #: Units of a bar that may be steps; `examples`, `B`, `file` are not.
 _UNITS = rb"(?:it|iter|iters|iteration|step|steps|batch|batches|ba|b|update|updates)"
 _BAR = re.compile(
@@ -584,7 +582,7 @@ class _Dicts:
 def _count_tokens(dicts: list[dict[bytes, float]]) -> list[float]:
     """Count the tokens since the dict of a loss before, for each; NaN where they do not say, or where a run starts again.
 
-    A count of four digits, as some versions write it, grows in leaps: then it is taken over several dicts.
+    A count of four digits, as some versions write it, grows in leaps: then it is taken to grow evenly for as long as they allow.
     """
     seen = np.array(
         [
@@ -600,14 +598,24 @@ def _count_tokens(dicts: list[dict[bytes, float]]) -> list[float]:
     found = np.full(len(seen), math.nan)
     for low, high in itertools.pairwise(begins):
         lap = seen[low:high]
-        if is_short and high - low > 2 and np.isfinite(lap).all():
-            marks, _ = choose_marks(
-                np.arange(high - low), lap, digit[low:high] / 2, tolerance=COUNTER_TOLERANCE, alone=0.5
-            )
-            lap = np.interp(np.arange(high - low), marks, lap[marks])
-        found[low + 1 : high] = np.diff(lap)
+        found[low + 1 : high] = _even_out(lap.tolist(), digit[low:high].tolist()) if is_short else np.diff(lap)
     found[~(found > 0)] = math.nan
     return [float(each) for each in found]
+
+
+def _even_out(count: list[float], digit: list[float]) -> list[float]:
+    """Give what a count grows by from each reading to the next: straight on from a reading for as long as its digits allow."""
+    grown: list[float] = []
+    at, low, high = 0, 0.0, math.inf
+    for n in range(1, len(count)):
+        passed = count[n] - count[at]
+        least, most = max(low, (passed - digit[n]) / (n - at)), min(high, (passed + digit[n]) / (n - at))
+        if least > most:
+            grown += (n - 1 - at) * [(low + high) / 2]
+            at, passed = n - 1, count[n] - count[n - 1]
+            least, most = max(passed - digit[n], 0.0), passed + digit[n]
+        low, high = least, most
+    return grown + (len(count) - 1 - at) * [(low + high) / 2]
 
 
 def _is_numbered(series: _Series) -> bool:
