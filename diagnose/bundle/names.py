@@ -27,7 +27,7 @@ _PACKAGES = re.compile(rb"(?:site-packages|dist-packages|python\d(?:\.\d{1,2})?)
 _HOST = rb"([A-Za-z0-9][A-Za-z0-9.-]{0,252})"
 _QUOTE = rb"\\?[\"']?"
 _IS = _QUOTE + rb"\s{0,12}[=:]\s{0,3}" + _QUOTE
-#: Where hosts are named: settings and columns, NCCL's log, nccl-tests, syslog, a launcher's prefix.
+#: Where hosts are named: settings and columns, NCCL's log, nccl-tests, syslog, a launcher's prefix; or whole, with a domain.
 _HOSTS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -37,6 +37,7 @@ _HOSTS = tuple(
         rb"\bPid\s{1,9}\d{1,9} on\s{1,99}" + _HOST + rb"\s{1,9}device\b",
         rb"(?m)^[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d " + _HOST + rb" [\w./-]{1,80}(?:\[\d{1,9}\])?:",
         rb"\[rank\d{1,7}@" + _HOST + rb"\]",
+        rb"(?<![\w.@/:-])([A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,6}\.(?:com|net|org|edu|gov|internal|local|lan|corp|cloud))(?![\w.-])",
     )
 )
 _USER = rb"([A-Za-z_][A-Za-z0-9_.-]{0,63})"

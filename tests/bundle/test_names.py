@@ -29,6 +29,12 @@ def test_one_host_one_name() -> None:
     ]
 
 
+def test_a_host_with_its_domain_is_known_anywhere() -> None:
+    """No setting says that it is a host; its short name is found then, too, and what has dots and is no host stays."""
+    found = renamed("saving on gpu-17.corp.acme.com, torch.nn.functional.gelu 1.2.3", "gpu-17: done")
+    assert found == ["saving on host-001.domain-1, torch.nn.functional.gelu 1.2.3", "host-001: done"]
+
+
 def test_paths_keep_their_shape() -> None:
     """Parts of a path have names of their own; what lies in a public package, and line numbers, stay."""
     found = renamed(

@@ -1,5 +1,8 @@
 """Forty runs of each shape: the right kind, onsets within a logged interval, exact periods, the lost time, and no false alarm."""
 
+import dataclasses
+
+import numpy as np
 import pytest
 
 from diagnose.features.paces import measure_log
@@ -52,3 +55,14 @@ def test_some_runs(kind: str) -> None:
     scores = score_runs(kind, range(100, 103))
     assert share_of([one.kind for one in scores]) == 1.0
     assert share_of([one.period for one in scores]) == 1.0
+
+
+@pytest.mark.parametrize("seed", [400_001, 400_014, 400_021, 400_029, 400_031])
+def test_what_an_epoch_a_line_cannot_tell(seed: int) -> None:
+    """Keras prints the same of single slow steps and of epochs that are slow throughout; half of these have some."""
+    run = draw_shape("sporadic", seed).run
+    epoch = np.arange(len(run.step_s)) // (10 * run.interval)
+    even_s = np.bincount(epoch, run.step_s) / np.bincount(epoch)
+    even = dataclasses.replace(run, step_s=even_s[epoch])
+    assert FORMATS["Keras"].write(run) == FORMATS["Keras"].write(even)
+    assert (even_s > 1.1 * np.median(run.step_s)).mean() >= 0.5

@@ -211,8 +211,7 @@ def _fit_power(size: Floats, logs: Floats, *, is_coarse: bool) -> float:
     middle = _trimmed_mean if is_coarse else np.median
     order = np.argsort(size, kind="stable")
     parts = [part for part in np.array_split(order, min(16, max(2, len(order) // 4))) if len(part)]
-    x = np.array([np.median(size[part]) for part in parts])
-    y = np.array([middle(logs[part]) for part in parts])
+    x, y = (np.array([middle(values[part]) for part in parts]) for values in (size, logs))
     spread = float(((x - x.mean()) ** 2).sum())
     return float(((x - x.mean()) * (y - y.mean())).sum() / spread) if spread > 0 else 0.0
 

@@ -150,7 +150,7 @@ def _space_evenly(count: Ints, apart: float) -> Ints:
 def _with_error(marks: Ints, clock_s: Seconds, error_s: Seconds) -> tuple[Ints, float]:
     """Give marks with how wrong the time between two of them is: two readings, each as likely anywhere within its bounds."""
     wrong_s, passed_s = np.hypot(error_s[marks][1:], error_s[marks][:-1]) / math.sqrt(3.0), np.diff(clock_s[marks])
-    return marks, float(np.median(wrong_s / np.maximum(passed_s, 1e-9))) if len(marks) > 1 else 0.0
+    return marks, float(np.quantile(wrong_s / np.maximum(passed_s, 1e-9), LONGER)) if len(marks) > 1 else 0.0
 
 
 def _round_up(number: float) -> int:

@@ -54,15 +54,18 @@ class Scan:
         while at < end_of_block and (found or self._goes_on):
             mark_at = min(found.values(), default=end_of_block)
             is_near = rows_from <= at and mark_at - at < NEAR_BYTES and not self._goes_on
-            if self._row_reader and is_near and self._row_reader.row:
-                rows_from = self._find_rows(block, at, found)
-                mark = min(found, key=found.__getitem__)
-                if self._take_rows(self._row_reader, block[at:rows_from], mark):
-                    at, self._retry_bytes = rows_from, NEAR_BYTES
-                    self._find(block, mark, at, found)
+            if self._row_reader and is_near:
+                end = self._find_rows(block, at, found)
+                near = [mark for mark, position in found.items() if position < end]
+                row = self._row_reader.row if near and end - at >= NEAR_BYTES else b""
+                if row and self._take_rows(row, block[at:end], mark_at - at, near):
+                    at, self._retry_bytes = end, NEAR_BYTES
+                    for mark in near:
+                        self._find(block, mark, at, found)
                     continue
-                rows_from = max(rows_from, at + self._retry_bytes)
-                self._retry_bytes = min(2 * self._retry_bytes, ROWS_BYTES)
+                if row or end - at < NEAR_BYTES:
+                    rows_from = at + self._retry_bytes
+                    self._retry_bytes = min(2 * self._retry_bytes, ROWS_BYTES)
             if self._goes_on:
                 following = block.find(b"\n", at, mark_at)
                 mark_at = mark_at if following < 0 else following
@@ -95,24 +98,24 @@ class Scan:
         self.n_searched += max(position - at, 0)
 
     def _find_rows(self, block: bytes, at: int, found: dict[bytes, int]) -> int:
-        """Say where the lines from here on end that have no mark but the next one; here, where this is no begin of a line."""
+        """Say where the lines from here on end that have no mark but those of steps; here, where this is no begin of a line."""
         if not found or (at and block[at - 1] != _END_OF_LINE):
             return at
-        end = min((*sorted(found.values())[1:2], at + ROWS_BYTES, len(block)))
+        others = (position for mark, position in found.items() if mark not in self.format.step_marks)
+        end = min((*others, at + ROWS_BYTES, len(block)))
         return end if end == len(block) else block.rfind(b"\n", at, end) + 1 or at
 
-    def _take_rows(self, reader: RowReader, lines: bytes, mark: bytes) -> bool:
-        """Let a reader take lines at once if each that has a mark is the plain one of a step with the same in front of it."""
-        mark_at = lines.find(mark)
-        if mark_at < 0 or mark not in self.format.step_marks or len(lines) < NEAR_BYTES or b"\x1b" in lines:
+    def _take_rows(self, row: bytes, lines: bytes, mark_at: int, marks: list[bytes]) -> bool:
+        """Let the reader take lines at once if each that has a mark is the plain one of a step with the same in front of it."""
+        if self._row_reader is None or b"\x1b" in lines:
             return False
         source, rank, _ = unwrap(lines[lines.rfind(b"\n", 0, mark_at) + 1 : mark_at])
         if not math.isnan(find_stamp(source)):
             return False
         self.log.source, self.log.rank = source, rank
         # An end of line before each lets the search run from literal to literal.
-        rows = re.findall(rb"\n" + re.escape(source) + reader.row + rb"(?![^\n])", b"\n" + lines)
-        if len(rows) != lines.count(mark) or not reader.take_rows(rows):
+        rows = re.findall(rb"\n" + re.escape(source) + row + rb"(?![^\n])", b"\n" + lines)
+        if len(rows) != sum(map(lines.count, marks)) or not self._row_reader.take_rows(rows):
             return False
         self.n_lines += len(rows)
         return True

@@ -88,6 +88,15 @@ CASES: dict[str, tuple[list[str], list[int], list[float], str]] = {
         [1.2, 1.2, 1.2],
         "seconds a step",
     ),
+    "an epoch, and steps in it": (
+        [
+            f"Epoch  1, {n:5d}/37527; acc:   3.99; xent:   9.46; 3438 src tok/s; 3517 tgt tok/s; {n * 0.7:6.0f} s elapsed"
+            for n in (50, 100, 150)
+        ],
+        [100, 150],
+        [0.7, 0.7],
+        "seconds since the begin, from line to line",
+    ),
     "a mean since the begin": (
         [f"Step {n:<7} [{(190 + 5 * n) / n:.3f} sec/step, loss=1.03379, avg_loss=1.03379]" for n in range(1, 9)],
         [2, 3, 4, 5, 6, 7, 8],
@@ -95,6 +104,55 @@ CASES: dict[str, tuple[list[str], list[int], list[float], str]] = {
         "means since the begin, taken apart",
     ),
 }
+
+
+#: A record of several lines, as programs of reinforcement learning and others print them, where {n} is a step and {s} its seconds.
+RECORDS = {
+    "rsl_rl": "####\n  \x1b[1m Learning iteration {n}/1500 \x1b[0m \n\n  Computation: 97 steps/s (collection: 0.7s, ..)\n"
+    "  Mean reward: 7.91\n----\n  Total timesteps: 9{n}\n  Iteration time: {s:.2f}s\n  Total time: 12.30s\n  ETA: 1500.5s\n\n",
+    "RLlib": "== Status ==\nMemory usage on this node: 18.8/405.7 GB\n - PPO_env_0:\tRUNNING [pid=86], 1053 s, 20 iter\n\n"
+    "Result for PPO_env_0:\n  custom_metrics: {{}}\n  episodes_this_iter: 76\n  info:\n    learner: {{}}\n    grad_time_ms: 2.449\n"
+    "  iterations_since_restore: {n}\n  time_this_iter_s: {s}\n  timesteps_this_iter: 4000\n  training_iteration: {n}\n\n",
+    "a table of two columns": "+------+------+\n| Iteration      | {n:6d} |\n| Iter time (ms) | {ms:6.2f} |\n+------+------+\n",
+    "a table that is drawn": "╭──────╮\n│ step │ {n} │\n│ reward/mean │ 0.51 │\n│ step_time │ {s:.3f} │\n╰──────╯\n",
+    "a dict below each other": "{{'epoch': 0,\n 'loss': 3.1,\n 'step': {n},\n 'step_time': {s:.4f},\n 'tokens': 8192}}\n",
+    "YAML": "---\nstep: {n}\nloss: 3.1\nseconds_per_step: {s:.3f}\ngrad_norm: 1.3\n",
+}
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_of_several_lines(name: str, tmp_path: Path) -> None:
+    """Numbers and times that stand below each other are of one step."""
+    seconds = [2.0 + n / 4 for n in range(6)]
+    text = "".join(RECORDS[name].format(n=n + 7, s=s, ms=1e3 * s) for n, s in enumerate(seconds))
+    log = read(tmp_path, text.encode())
+    assert (log.format, log.iteration.tolist()) == (TITLE, list(range(7, 13)))
+    assert log.step_s == pytest.approx(seconds, rel=1e-2)
+
+
+def test_records_with_a_clock(tmp_path: Path) -> None:
+    """A table of Stable-Baselines3 tells what passed since the begin, in whole seconds."""
+    table = "---\n| time/ |   |\n|   fps          | {fps} |\n|   iterations   | {n} |\n|   time_elapsed | {s} |\n----\n"
+    text = "".join(table.format(n=n, fps=512 // 19, s=19 * n) for n in range(1, 30))
+    log = read(tmp_path, text.encode())
+    assert log.reads == "seconds since the begin, from line to line"
+    assert log.step_s == pytest.approx([19.0] * len(log.step_s))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "step: 100\nseconds_per_step: 1.5\n",  # no number that counts
+        "step: {n}\nloss: 1.5\n",
+        "| step | {n} | 1.5 |\n| step_time | {n} | 2.5 |\n",  # a table of other columns
+        "name: x\nstep: {n}\neta: 12.5 s\n",
+    ],
+)
+def test_records_that_tell_no_time_of_a_step(record: str, tmp_path: Path) -> None:
+    """What counts no steps, or tells no time, is no log."""
+    path = tmp_path / "job.out"
+    path.write_text("".join(record.format(n=n) for n in range(10, 40)))
+    assert find_log(path) is None
 
 
 @pytest.mark.parametrize("name", CASES)

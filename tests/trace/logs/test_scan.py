@@ -108,9 +108,9 @@ def test_lines_at_once_tell_the_same(name: str, prefix: bytes, monkeypatch: pyte
 
 
 def _paint_bars() -> list[bytes]:
-    """Paint the bars of two epochs, some twice, the first with a loss behind them."""
+    """Paint the bars of three epochs, some twice, the first with a loss behind them."""
     lines, now_s = [], 0.0
-    for epoch, step_s in enumerate((0.55, 1.6)):
+    for epoch, step_s in enumerate((0.55, 0.6, 1.6)):
         bar = Bar(300, now_s, name=f"Epoch {epoch}")
         for n in range(300):
             now_s += step_s + 0.01 * (n % 3)

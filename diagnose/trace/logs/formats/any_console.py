@@ -8,6 +8,9 @@ whoever prints it; but where stamps are too coarse for steps, what is printed. T
 steps a second; and seconds alone. These may be of a step, or since the line before, or since the begin: they are a clock where they
 grow as the counter does, and where lines are several steps apart nothing is said in seconds. Last, tokens or samples a second.
 
+Where no line has both, records of several lines are read as one: names and numbers below each other, or in two columns of a table,
+up to the line whose name the record has already.
+
 What it costs: 25 us a line of a step.
 """
 
@@ -15,7 +18,7 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +27,7 @@ from diagnose.model.trace import Ints, Seconds
 from diagnose.model.training_log import LogEventKind
 from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, MAX_COUNT, MAX_STEPS, LogBuilder, is_whole
 from diagnose.trace.logs.formats.tables import NOMINAL, count_on, is_clock
-from diagnose.trace.logs.lines import read_lines, read_sample
+from diagnose.trace.logs.lines import read_lines, read_sample, strip_colours
 from diagnose.trace.logs.log_format import FileFormat
 from diagnose.trace.logs.stamps import HEAD_BYTES, find_stamp
 from diagnose.trace.logs.wrappers import unwrap
@@ -33,6 +36,8 @@ from diagnose.trace.logs.wrappers import unwrap
 LEAST_LINES, MOST_BYTES = 3, 2000
 #: Lines of each piece of a sample of a large file.
 PIECE_LINES = 200
+#: Numbers of a record of several lines, at most; a longer line is none of it.
+MOST_ITEMS, MOST_ITEM_BYTES = 200, 160
 #: Counters grow from nearly each line to the next.
 GROWS = 0.8
 #: Stamps tell steps where they do for so many of the lines.
@@ -95,7 +100,7 @@ _COUNTERS = tuple(
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
         _EPOCH.replace(b"epoch|ep", b"epoch|ep|train")
-        + rb"(?:/ ?\d{1,9})?\] {0,3}\[ {0,9}(?P<step>\d{1,12}) ?/ ?(?P<length>\d{1,12})\]",
+        + rb"(?:(?:/ ?\d{1,9})?\] {0,3}\[|,) {0,9}(?P<step>\d{1,12}) ?/ ?(?P<length>\d{1,12})(?:\]|;)",
         _STEP,
         rb"(?<![\w./])(?P<step>\d{1,12}) {0,3}/ {0,9}(?P<length>\d{1,12}) (?:batches|steps|iterations|iters|updates)(?!\w)",
         _EPOCH.replace(b"<epoch>", b"<step>"),
@@ -103,6 +108,8 @@ _COUNTERS = tuple(
 )
 _EPOCHS = len(_COUNTERS) - 1
 _DIGITS = re.compile(rb"[\d:.,]")
+#: How tables are drawn, beside with `|`.
+_BARS = tuple(bar.encode() for bar in "│┃║")
 _IN_EPOCH = re.compile(_EPOCH, re.IGNORECASE)
 _RANK = re.compile(rb"(?<![A-Za-z])(?:rank|cuda|gpu|device=xla:\d|worker)[ :=/]{1,2}(\d{1,6})", re.IGNORECASE)
 #: What only the line of a step has, where it tells no time.
@@ -238,6 +245,26 @@ def _gather(
     return chosen
 
 
+def _join(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Give each record of several lines as one: a line whose name it has already begins the next."""
+    record: dict[bytes, bytes] = {}
+    for line in lines:
+        if len(line) > MOST_ITEM_BYTES:
+            continue
+        said = strip_colours(line).translate(None, b"'\"{}").strip(b" \t,")
+        for bar in _BARS:
+            said = said.replace(bar, b"|")
+        cells = [cell.strip() for cell in said.strip(b"| ").split(b"|")]
+        name = _DIGITS.sub(b"", cells[0] if len(cells) == 2 else said.partition(b": ")[0])
+        if len(cells) > 2 or name == said:
+            continue
+        if name in record or len(record) >= MOST_ITEMS:
+            yield b"; ".join(record.values())
+            record = {}
+        record[name] = b": ".join(cells)
+    yield b"; ".join(record.values())
+
+
 def _counts_on(lines: list[_Line]) -> bool:
     """Say whether a counter goes on from line to line."""
     counts = [(0.0 if math.isnan(one.epoch) else one.epoch, one.step) for one in lines]
@@ -246,33 +273,36 @@ def _counts_on(lines: list[_Line]) -> bool:
 
 
 def _recognise(head: bytes) -> bool:
-    return len(_gather(head.split(b"\n"))) > 0
+    return any(_gather(lines) for lines in (head.split(b"\n"), _join(head.split(b"\n"))))
 
 
 def has_lines(file: Path) -> bool:
     """Say whether a sample of a file has such lines; never raises."""
-    return len(_gather_sample(file)) > 0
+    return bool(_gather_sample(file)[0])
 
 
-def _gather_sample(file: Path) -> list[_Line]:
-    """Give the lines of steps in a sample of a file: some from each of its pieces."""
+def _gather_sample(file: Path) -> tuple[list[_Line], bool]:
+    """Give the lines of steps in a sample of a file, some from each of its pieces, and whether each is a record of several."""
     pieces = [piece.split(b"\n") for piece in read_sample(file)]
-    return _gather(line for lines in pieces for line in (lines if len(pieces) == 1 else lines[:PIECE_LINES]))
+    lines = [line for piece in pieces for line in (piece if len(pieces) == 1 else piece[:PIECE_LINES])]
+    alone = _gather(lines)
+    return (alone, False) if alone else (_gather(_join(lines)), True)
 
 
 def _read(file: Path, log: LogBuilder, name: str) -> None:
     """Read the lines of steps of a file."""
     events: list[tuple[int, LogEventKind, bytes]] = []
-    sample = _gather_sample(file)
-    lines = _gather(read_lines(file, name=name), only=sample[0].kind, events=events) if sample else []
+    sample, are_records = _gather_sample(file)
+    text = read_lines(file, name=name)
+    lines = _gather(_join(text) if are_records else text, only=sample[0].kind, events=events) if sample else []
     if not lines:
         return
     step, first = _number(lines, log)
     step, lines = step[first], [lines[n] for n in np.flatnonzero(first)]
     _tell(lines, step, log)
-    for at, kind, text in events:
+    for at, kind, text_of in [] if are_records else events:
         before = np.searchsorted([one.at for one in lines], at)
-        log.add_event(kind, iteration=int(step[before - 1]) if before else 0, text=text)
+        log.add_event(kind, iteration=int(step[before - 1]) if before else 0, text=text_of)
 
 
 def _tell(lines: list[_Line], step: Ints, log: LogBuilder) -> None:

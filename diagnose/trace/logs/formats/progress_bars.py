@@ -23,24 +23,23 @@ from collections import Counter
 import numpy as np
 
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.trace.logs.bars import Lap, choose_marks, read_lap
+from diagnose.trace.logs.bars import Lap, read_lap
 from diagnose.trace.logs.builder import MAX_EVENTS, MAX_STEPS, LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
 from diagnose.trace.logs.stamps import read_duration
 
-#: A counter of few digits tells what passed where it is wrong by this part at most: nothing else takes it for the noise that it is.
-COUNTER_TOLERANCE = 0.05
 #: Units of a bar that may be steps; `examples`, `B`, `file` are not.
 _UNITS = rb"(?:it|iter|iters|iteration|step|steps|batch|batches|ba|b|update|updates)"
 _BAR = re.compile(
     rb"(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)(?:<[\d:?]{1,12})?, {0,8}"
     rb"(?:(\d{1,9}\.\d\d)(?:(s)/" + _UNITS + rb"|" + _UNITS + rb"/s)|\?" + _UNITS + rb"/s)"
 )
-#: A whole line with one bar of tqdm: a name of one word and a number, or torchtune's, at most; no other count, dict or `Saving`.
+#: A whole line with one bar of tqdm: a name of one word and a number, or torchtune's, at most; no other count, dict or `Saving`. Or
+#: with a dict of losses.
 _ROW = (
-    rb"((?!Data)[A-Za-z]{0,20}(?: \d{1,6})?|\d{1,6}\|\d{1,12}\|Loss: [^\s:]{1,30}):? {0,4}\d{1,3}%\|[^|/S\n]{0,400}\| "
+    rb"(?:((?!Data)[A-Za-z]{0,20}(?: \d{1,6})?|\d{1,6}\|\d{1,12}\|Loss: [^\s:]{1,30}):? {0,4}\d{1,3}%\|[^|/S\n]{0,400}\| "
     rb"(\d{1,9})/(\d{1,9}) \[(?:(\d{1,4}):)?(\d{1,2}):(\d\d)<[\d:?]{1,12}, {0,8}(\d{1,9}\.\d\d)(?:(s)/it|it/s)"
-    rb"((?:, [^\[\]{:S\n]{0,300})?\]) {0,200}"
+    rb"((?:, [^\[\]{:S\n]{0,300})?\])|(\{'loss'[^\[{}\n]{1,8000}\})) {0,200}"
 )
 _RICH = re.compile(rb"(\d{1,9})/(\d{1,9}) (\d{1,4}):(\d\d):(\d\d) \S{1,3} (?:\d{1,4}:\d\d:\d\d|-:--:--) ")
 #: The bar of the Trainer in a notebook, pasted: ` [ 23/2080 10:12 < 16:40:10, 0.03 it/s, Epoch 0.00/1]`.
@@ -226,10 +225,13 @@ class _Reader:
             end = said.end()
 
     def take_rows(self, rows: list[tuple[bytes, ...]]) -> bool:
-        """Take the groups of lines with one bar each, of one name and total; torchtune names its bars by their steps."""
-        names, counts, totals, h, m, s, values, inverse, ends = zip(*rows, strict=True)
+        """Take the groups of lines with one bar each, of one name and total, or a dict; torchtune names its bars by their steps."""
+        bars = [row[:-1] for row in rows if row[1]]
+        if not bars or (len(bars) < len(rows) and any(b"global_step/max_steps" in row[-1] for row in rows)):
+            return False
+        names, counts, totals, h, m, s, values, inverse, ends = zip(*bars, strict=True)
         steps = [name.split(b"|") for name in names] if b"|" in names[0] else []
-        if len(set(totals)) > 1 or (len(set(names)) > 1 and any(len(parts) < 3 for parts in steps or [names])):
+        if len(set(totals)) > 1 or (len(set(names)) > 1 and not (steps and min(map(len, steps)) == 3)):
             return False
         count = np.array(list(map(int, counts)))
         elapsed_s = 60.0 * np.array(list(map(int, m))) + np.array(list(map(int, s)))
@@ -238,19 +240,31 @@ class _Reader:
         value, is_inverse = np.array(list(map(float, values))), np.array(inverse) != b""
         with np.errstate(divide="ignore"):
             rate = np.where(is_inverse, np.where(value > 0, 1.0 / value, np.nan), value)
-        base = np.full(len(rows), -1)
+        base = np.full(len(bars), -1)
         if steps:
             base = np.maximum(np.array([int(parts[1]) for parts in steps]) - count, -1)
         if any(ends):
             self.words["Lightning"] += sum([b"v_num=" in end[:200] for end in ends])
+        before, at = self.n_bars, 0
+        while not rows[at][1]:
+            self._take_dict(rows[at][-1])
+            at += 1
         shown = float(elapsed_s[0]), float(rate[0])
         series = self._add(names[0], int(count[0]), int(totals[0]), *shown, is_inverse=bool(is_inverse[0]))
-        last = min(len(rows), 1 + max(MAX_STEPS - self.n_bars, 0))
+        for row in rows[at + 1 :] if len(rows) > len(bars) else ():
+            if not row[1]:
+                self._take_dict(row[-1])
+                continue
+            self.n_bars += 1
+            if self.to_vote and series is not None and not names[0].strip(b" :"):
+                series.votes += 1
+            self.to_vote = False
+        self.n_bars = before + len(bars)
+        last = min(len(bars), 1 + max(MAX_STEPS - before - 1, 0))
         if series is not None and last > 1:
             many = slice(1, last)
-            series.add_all(count[many], elapsed_s[many], rate[many], is_inverse[many], base[many], self.n_bars + 1)
+            series.add_all(count[many], elapsed_s[many], rate[many], is_inverse[many], base[many], before + 2)
             self.log.seen = max(int(base[last - 1]), 0) + int(count[last - 1])
-        self.n_bars += len(rows) - 1
         return True
 
     def _take_rich(self, line: bytes) -> None:
@@ -310,7 +324,8 @@ class _Reader:
 
     def _take_dict(self, line: bytes) -> None:
         """Take a dict of metrics."""
-        values = {key: float(value) for key, value in _PAIR.findall(line[line.find(b"{'") :][:8192])}
+        begin = line.find(b"{'")
+        values = {key: float(value) for key, value in _PAIR.findall(line, begin, begin + 8192)}
         if b"loss" not in values and b"eval_runtime" not in values and b"train_runtime" not in values:
             return
         if said := _SWIFT.search(line):
@@ -454,18 +469,13 @@ class _Reader:
         skipped = _count_skipped(count)
         ends = count[bars]
         begins = np.r_[count[:1], ends][:-1]
-        if dicts.is_empty:
-            kept = (begins >= skipped) & ~np.isnan(mean_s)
-            self.log.add_steps(base + ends[kept], mean_s[kept])
-            return
-        orders = np.array(series.order[low:high], dtype=np.int64)[bars]
-        windows = zip(begins.tolist(), ends.tolist(), mean_s.tolist(), orders.tolist(), strict=True)
-        for begin, end, step_s, order in windows:
-            if begin < skipped or math.isnan(step_s):
-                continue
-            self.log.add_step(base + end, step_s, tokens=dicts.tokens_at(order), stamp_s=math.nan)
-            if between_s := dicts.evaluated_since(order):
-                self.log.add_part("evaluation", between_s / (end - begin))
+        kept = np.flatnonzero((begins >= skipped) & ~np.isnan(mean_s))
+        orders = np.array(series.order[low:high], dtype=np.int64)[bars[kept]]
+        before = self.log.n_steps
+        told = self.log.add_steps(base + ends[kept], mean_s[kept], tokens=dicts.tokens_at(orders))
+        between_s = dicts.evaluated_since(orders[told]) / (ends - begins)[kept[told]]
+        at = np.flatnonzero(between_s)
+        self.log.add_parts("evaluation", before + at, between_s[at])
 
     def _tell_alone(self, series: _Series, at: int, base: int, how: Counter[str]) -> None:
         """Tell the mean since a lap began, of which there is one bar: the last of an epoch, as a rule."""
@@ -562,29 +572,28 @@ class _Dicts:
     def __init__(self, dicts: list[tuple[int, dict[bytes, float]]]) -> None:
         self.evaluations = [(order, values[b"eval_runtime"]) for order, values in dicts if b"eval_runtime" in values]
         self._orders = [order for order, values in dicts if b"loss" in values]
-        self._tokens = _count_tokens([values for _, values in dicts])[1:]
-        self._at = self._next = 0
-        self.is_empty = not self.evaluations and not self._orders
+        #: The tokens before a bar by the dicts before it: those of the next one, and nothing before the first and after the last.
+        self._tokens = np.r_[np.nan, _count_tokens([values for _, values in dicts])[1:], np.nan]
+        self._evaluated_s = np.cumsum([0.0, *(seconds for _, seconds in self.evaluations)])
+        self._given_s = 0.0
 
-    def tokens_at(self, order: int) -> float:
-        """Give the tokens between the dicts around a bar, which only have a meaning beside others; orders increase."""
-        while self._at < len(self._orders) and self._orders[self._at] < order:
-            self._at += 1
-        return self._tokens[self._at - 1] if 0 < self._at < len(self._orders) else math.nan
+    def tokens_at(self, orders: Ints) -> Seconds:
+        """Give the tokens between the dicts around bars, which only have a meaning beside others."""
+        found: Seconds = self._tokens[np.minimum(np.searchsorted(self._orders, orders), len(self._tokens) - 1)]
+        return found
 
-    def evaluated_since(self, order: int) -> float:
-        """Give the seconds of evaluations before a bar that were not given yet; orders increase."""
-        total = 0.0
-        while self._next < len(self.evaluations) and self.evaluations[self._next][0] < order:
-            total += self.evaluations[self._next][1]
-            self._next += 1
-        return total
+    def evaluated_since(self, orders: Ints) -> Seconds:
+        """Give the seconds of evaluations before each bar that were not given yet; orders increase, also from call to call."""
+        evaluated_s = self._evaluated_s[np.searchsorted([order for order, _ in self.evaluations], orders)]
+        since_s: Seconds = np.diff(evaluated_s, prepend=self._given_s)
+        self._given_s = float(evaluated_s[-1]) if len(evaluated_s) else self._given_s
+        return since_s
 
 
 def _count_tokens(dicts: list[dict[bytes, float]]) -> list[float]:
     """Count the tokens since the dict of a loss before, for each; NaN where they do not say, or where a run starts again.
 
-    A count of four digits, as some versions write it, grows in leaps: then it is taken over several dicts.
+    A count of four digits, as some versions write it, grows in leaps: then it is taken to grow evenly for as long as they allow.
     """
     seen = np.array(
         [
@@ -593,6 +602,8 @@ def _count_tokens(dicts: list[dict[bytes, float]]) -> list[float]:
             if b"loss" in values
         ]
     )
+    if not np.isfinite(seen).any():
+        return [math.nan] * len(seen)
     with np.errstate(divide="ignore", invalid="ignore"):
         digit = 10.0 ** (np.floor(np.log10(seen)) - 3)
         is_short = bool(np.all(np.abs(seen / digit - np.round(seen / digit)) < 1e-6))
@@ -600,14 +611,24 @@ def _count_tokens(dicts: list[dict[bytes, float]]) -> list[float]:
     found = np.full(len(seen), math.nan)
     for low, high in itertools.pairwise(begins):
         lap = seen[low:high]
-        if is_short and high - low > 2 and np.isfinite(lap).all():
-            marks, _ = choose_marks(
-                np.arange(high - low), lap, digit[low:high] / 2, tolerance=COUNTER_TOLERANCE, alone=0.5
-            )
-            lap = np.interp(np.arange(high - low), marks, lap[marks])
-        found[low + 1 : high] = np.diff(lap)
+        found[low + 1 : high] = _even_out(lap.tolist(), digit[low:high].tolist()) if is_short else np.diff(lap)
     found[~(found > 0)] = math.nan
     return [float(each) for each in found]
+
+
+def _even_out(count: list[float], digit: list[float]) -> list[float]:
+    """Give what a count grows by from each reading to the next: straight on from a reading for as long as its digits allow."""
+    grown: list[float] = []
+    at, low, high = 0, 0.0, math.inf
+    for n in range(1, len(count)):
+        passed = count[n] - count[at]
+        least, most = max(low, (passed - digit[n]) / (n - at)), min(high, (passed + digit[n]) / (n - at))
+        if least > most:
+            grown += (n - 1 - at) * [(low + high) / 2]
+            at, passed = n - 1, count[n] - count[n - 1]
+            least, most = max(passed - digit[n], 0.0), passed + digit[n]
+        low, high = least, most
+    return grown + (len(count) - 1 - at) * [(low + high) / 2]
 
 
 def _is_numbered(series: _Series) -> bool:
