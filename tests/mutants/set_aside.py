@@ -47,6 +47,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where two times agree to the last bit",
     (
+        "diagnose/whatif/replay.py",
+        "elif event.across_dp and (starts[2] is not starts[0] or starts[0].size > 1 or starts[0] != starts[1]):",
+        "0 -> 1",
+        2,
+    ): "where own times have one lane alone, what a rank does among peers is not used",
+    (
         "diagnose/whatif/scenarios.py",
         "with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:",
         "4 -> 5",
