@@ -445,6 +445,17 @@ def test_evaluations_in_every_line() -> None:
     assert (spikes.told, spikes.matches, spikes.period) == (True, ("evaluation",), 8)
 
 
+def test_of_several_things_with_the_interval_of_slow_iterations_two_are_said() -> None:
+    """The first as the cause, in doubt for the others, and one more beside it."""
+    step_s = noise(960)
+    step_s[99::100] += 5.0
+    facts, verdict = look(run_of(step_s, intervals=dict.fromkeys(("save", "collection", "evaluation"), 100)))
+    assert facts.spikes[0].matches == ("collection", "evaluation", "save")
+    (cause,) = verdict.causes
+    assert (cause.cause, cause.confidence) == ("garbage-collection", pytest.approx(0.8 / 3))
+    assert [other.cause for other in cause.alternatives] == ["unknown"]
+
+
 def test_few_long_lines_show_no_period_that_is_shorter() -> None:
     """An evaluation every 120 in some 36 lines of 50 is no beat of every 35th, which would fit by chance."""
     step_s = noise(1830)

@@ -45,6 +45,8 @@ TESTS = (
     "tests/trace/test_clocks.py",
     "tests/trace/test_clock_links.py",
     "tests/triage/test_store.py",
+    "tests/tickets/test_findings.py",
+    "tests/logs/test_series.py",
     "tests/features",
     "tests/report/test_brief.py",
     "tests/report/test_explain.py",

@@ -58,4 +58,10 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "4 -> 5",
         0,
     ): "how many threads replay does not change what they find",
+    (
+        "diagnose/whatif/slow_places.py",
+        "recv_of = np.full(len(o.block.nodes), -1)",
+        "1 -> 2",
+        0,
+    ): "whatever is below 0 is no recv",
 }
