@@ -23,6 +23,7 @@ from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged
 from diagnose.whatif.observed import Observed, _add_tied_waits, _types_apart
 from diagnose.whatif.occupied import Keys, Union, _last_before
 from diagnose.whatif.slow_places import pair_seconds
+from diagnose.whatif.starts import list_opening
 from diagnose.whatif.timeline import _times
 from diagnose.whatif.transfers import _add_up_excess, _by_link, _measure_links, _own_of_pairs
 from diagnose.whatif.waits import add_waits
@@ -500,6 +501,16 @@ def test_a_recv_waits_for_what_it_begins_with_the_end_of() -> None:
         moved, ended = sample.start_s.mean(axis=1), np.array([0.9, 0.95, 3.0])
         _add_tied_waits(nodes(*kinds), sample, waits, np.arange(3), moved, ended)
         assert waits == [set(), set(), found]
+
+
+def test_what_a_worker_begins_a_step_with() -> None:
+    """What waits for nothing, and the earliest forward or recv, which here waits for parameters; a stage without any has none."""
+    kinds = [(Op.ALL_GATHER, 0), (Op.FORWARD, 0), (Op.FORWARD, 0), (Op.OPTIMIZER, 0)]
+    start_s = np.array([0.0, 3.0, 1.0, 9.0]).reshape(4, 1, 1)
+    graph = SimpleNamespace(sources=Ragged.of([(), (0, 2), (0,), (1,)]))
+    o: Any = SimpleNamespace(block=SimpleNamespace(nodes=nodes(*kinds), start_s=start_s), graph=graph)
+    found = [list_opening(o, np.arange(4)), list_opening(o, np.array([0, 3])), list_opening(o, np.array([0, 2]))]
+    assert [(opening.free, opening.first) for opening in found] == [((0,), (2,)), ((0,), ()), ((0,), (2,))]
 
 
 # ------------------------------------------------------------------------------------------ the clean step
