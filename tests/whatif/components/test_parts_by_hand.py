@@ -515,6 +515,8 @@ def test_ranks_that_share_experts_are_long_together(ep_size: int | None, group: 
     size, alike = _find_group(contrast, ep_size)
     assert (size, alike) == (group, pytest.approx(shared, abs=0.15))
     assert _find_group(contrast[..., :1], None) == (1, None)
+    threes = np.repeat(pairs, 3, axis=1)[None] * np.ones((2, 1, 1))
+    assert _find_group(threes, None)[0] == 3
     # Forwards of one rank and backwards of the other: more alike than each with itself, which is all of it.
     crossed = np.array([[[2.0, 1.0]], [[1.0, 2.0]]])
     assert _find_group(crossed, None) == (2, 1.0)
