@@ -1,12 +1,14 @@
 """Paths that nobody can open: links into closed folders, names that are too long, NUL. One line each, never an internal error."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from diagnose.cli.main import main
+from diagnose.files import appearing
 from diagnose.triage.source import list_jobs
 from tests.fixture_jobs import FIXTURES
 from tests.unprivileged import run_without_privileges
@@ -90,3 +92,14 @@ def test_a_list_with_lines_that_are_no_paths(tmp_path: Path) -> None:
         "a\0b": "cannot be listed: it has a NUL in it; expected a path",
         LONG: "cannot be listed: File name too long; expected a path",
     }
+
+
+def test_a_link_where_a_file_is_written_beside_its_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if somebody guessed its name: it is not followed, and stays."""
+    monkeypatch.setattr(os, "urandom", bytes)
+    (tmp_path / "theirs").write_text("theirs")
+    link = tmp_path / f".diagnose-{bytes(8).hex()}.tmp"
+    link.symlink_to(tmp_path / "theirs")
+    with pytest.raises(FileExistsError), appearing(tmp_path / "page.html"):
+        raise AssertionError("it was opened")
+    assert link.is_symlink() and (tmp_path / "theirs").read_text() == "theirs"

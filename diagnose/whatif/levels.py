@@ -14,9 +14,10 @@ import numpy as np
 from diagnose.model.trace import Ints, Seconds
 from diagnose.whatif.graph import Events, Graph, Ragged, list_edges, split_nodes
 
-#: Graphs of fewer events, and larger arrays (nodes x lanes), are walked: there calls cost less than what is copied.
+#: Graphs of fewer events, and larger arrays (nodes x lanes) of more lanes than that, are walked: there calls cost less than what is
+#: copied.
 MIN_EVENTS = 1_000
-MAX_CELLS = 4_000_000
+MIN_LANES, MAX_CELLS = 16, 4_000_000
 #: From so many operations that each wait for the one before alone they are added up, and are no levels of their own.
 MIN_CHAIN = 16
 
@@ -153,7 +154,8 @@ def replay_levels(
     given = worlds if delay is None else (*worlds, delay)
     shapes = [_widest(list_shapes(arrays)) for arrays in given]
     shape = _widest(shapes)
-    if graph.n_nodes * shape[0] * shape[1] > MAX_CELLS:
+    n_lanes = shape[0] * shape[1]
+    if n_lanes > MIN_LANES and graph.n_nodes * n_lanes > MAX_CELLS:
         return None
     plan = levels_of(graph)
     # Each level finds its times side by side.

@@ -52,7 +52,8 @@ To repeat it: `python -m tests.benchmarks --docs` in a clone. [How fast it is](h
 
 """
 WHAT_IF = (
-    "import sys; from diagnose.trace.load import load_trace; from diagnose.whatif.scenarios import explore, prepare;"
+    "import sys; from diagnose.heap import reuse_freed_memory; reuse_freed_memory();"  # as the program does
+    "from diagnose.trace.load import load_trace; from diagnose.whatif.scenarios import explore, prepare;"
     "trace = load_trace(sys.argv[1]); print(explore(trace, prepare(trace)).slowdown)"
 )
 

@@ -86,13 +86,15 @@ def test_a_log_of_another_job(tmp_path):
     assert "16 ranks, the log of 8" in warning
 
 
-def test_a_log_of_another_day(tmp_path):
+@pytest.mark.parametrize(("day", "side"), [("2025-01-05", "before"), ("2027-01-05", "after")])
+def test_a_log_of_another_day(tmp_path, day, side):
     """A hang is not dated by a log that ends days away from it; that they do not fit is said."""
     write_hang(tmp_path / "dumps")
-    write_log(tmp_path / "train.log", day="2025-01-05")
+    write_log(tmp_path / "train.log", day=day)
     diagnosis = diagnose.diagnose(tmp_path)
     assert diagnosis.causes[0].when.onset_step is None
-    assert any("are they of another attempt?" in text for text in diagnosis.warnings)
+    (warning,) = [text for text in diagnosis.warnings if "are they of another attempt?" in text]
+    assert f" h {side} the last call in the dumps" in warning
 
 
 def test_dumps_that_agree_with_the_trace(tmp_path):

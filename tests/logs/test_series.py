@@ -445,6 +445,34 @@ def test_evaluations_in_every_line() -> None:
     assert (spikes.told, spikes.matches, spikes.period) == (True, ("evaluation",), 8)
 
 
+@pytest.mark.parametrize(
+    ("at", "interval", "title"),
+    [
+        ([500], 1, "one iteration is slow"),
+        ([500], 10, "one line of 10 iterations is slow"),
+        ([101, 350, 356, 790], 1, "single iterations are slow, at random"),
+        ([101, 350, 356, 790], 10, "single lines of 10 iterations are slow, at no period that they show"),
+    ],
+)
+def test_what_slow_lines_without_a_period_are_called(at: list[int], interval: int, title: str) -> None:
+    """Lines that are means of several iterations show neither which of them is slow nor a short period."""
+    step_s = noise(960)
+    step_s[at] += 100.0
+    _, verdict = look(run_of(step_s, interval=interval))
+    assert [cause.title for cause in verdict.causes] == [f"unknown cause: {title}"]
+
+
+def test_of_several_things_with_the_interval_of_slow_iterations_two_are_said() -> None:
+    """The first as the cause, in doubt for the others, and one more beside it."""
+    step_s = noise(960)
+    step_s[99::100] += 5.0
+    facts, verdict = look(run_of(step_s, intervals=dict.fromkeys(("save", "collection", "evaluation"), 100)))
+    assert facts.spikes[0].matches == ("collection", "evaluation", "save")
+    (cause,) = verdict.causes
+    assert (cause.cause, cause.confidence) == ("garbage-collection", pytest.approx(0.8 / 3))
+    assert [other.cause for other in cause.alternatives] == ["unknown"]
+
+
 def test_few_long_lines_show_no_period_that_is_shorter() -> None:
     """An evaluation every 120 in some 36 lines of 50 is no beat of every 35th, which would fit by chance."""
     step_s = noise(1830)

@@ -8,6 +8,7 @@ import functools
 import gzip
 import hashlib
 import json
+import re
 import time
 from array import array
 from collections import Counter
@@ -170,6 +171,17 @@ class Map:
         """Give the tests that run any of these lines."""
         found = {self.tests[n] for line in lines for n in self.lines[file].get(line, ())}
         return found & self.seconds.keys()
+
+    def tests_of_names(self, names: Sequence[str]) -> set[str]:
+        """Give the tests that run any line, of any file, in which one of these names stands."""
+        named = re.compile(rf"\b({'|'.join(names)})\b")
+        lines = {
+            file: [line for line, text in enumerate(self.texts[file].splitlines(), 1) if named.search(text)]
+            for file in self.files
+        }
+        return {
+            test for file, some in lines.items() for line in some for test in self.tests_of(file, range(line, line + 1))
+        }
 
     def count_lines(self) -> Counter[str]:
         """Say how many lines each test runs."""

@@ -35,6 +35,15 @@ def put_in(
         _give_new_values(sys.modules[name], code)
 
 
+def find_names(source: str, line: int) -> list[str]:
+    """Give the names of a module that get their value in a line; none in the line of a function."""
+    statement = next((one for one in ast.parse(source).body if one.lineno <= line <= (one.end_lineno or 0)), None)
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return []
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return [one.id for target in targets for one in ast.walk(target) if isinstance(one, ast.Name)]
+
+
 def _find_function(statement: ast.stmt, line: int) -> ast.FunctionDef | None:
     """Find the outermost function in whose body a line is."""
     if isinstance(statement, ast.FunctionDef):

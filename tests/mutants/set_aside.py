@@ -5,6 +5,18 @@ By file, line of text, change, and which of several equal ones in such lines.
 
 SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     (
+        "diagnose/judge/alternatives.py",
+        "break",
+        "break -> continue",
+        0,
+    ): "what comes later is less probable still",
+    (
+        "diagnose/judge/rest.py",
+        "return max(waste if waste < NOISY_SHARE else waste - max(_measure_structure(analysis), 0.0), 0.0)",
+        "waste < NOISY_SHARE -> (waste <= NOISY_SHARE)",
+        0,
+    ): "another answer only where a share is `NOISY_SHARE` to the last bit",
+    (
         "diagnose/judge/rule_file.py",
         "near = difflib.get_close_matches(name, known, n=1, cutoff=SIMILAR)",
         "1 -> 2",
@@ -47,9 +59,27 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where two times agree to the last bit",
     (
+        "diagnose/whatif/removal.py",
+        "for kind in np.unique(kinds[stall > 0]).tolist():",
+        "stall > 0 -> (stall >= 0)",
+        0,
+    ): "a kind that has no seconds adds none",
+    (
+        "diagnose/whatif/replay.py",
+        "elif event.across_dp and (starts[2] is not starts[0] or starts[0].size > 1 or starts[0] != starts[1]):",
+        "0 -> 1",
+        2,
+    ): "where own times have one lane alone, what a rank does among peers is not used",
+    (
         "diagnose/whatif/scenarios.py",
         "with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:",
         "4 -> 5",
         0,
     ): "how many threads replay does not change what they find",
+    (
+        "diagnose/whatif/slow_places.py",
+        "recv_of = np.full(len(o.block.nodes), -1)",
+        "1 -> 2",
+        0,
+    ): "whatever is below 0 is no recv",
 }

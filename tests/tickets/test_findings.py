@@ -511,6 +511,18 @@ def test_prune(shelf: Shelf) -> None:
     assert sorted(shelf.events(with_fixed=True)) == [("fixed", "reopened"), ("open", "fixed")]
 
 
+def test_what_was_told_of_a_ticket_that_was_fixed_since_is_kept(shelf: Shelf) -> None:
+    """However long ago it was told: it goes with what was fixed before, a day later."""
+    shelf.put("/a", "fixed")
+    shelf.events()
+    shelf.pass_days(1)
+    shelf.put("/b")
+    assert shelf.events(with_fixed=True) == [("fixed", "fixed")]
+    sent_at = sa.update(schema.DELIVERIES).values(sent_at=shelf.now_s - DAY_S)
+    shelf.store.transact(lambda connection: connection.execute(sent_at))
+    assert [shelf.store.prune(shelf.now_s + days * DAY_S).n_deliveries for days in (-0.5, 0.5)] == [0, 2]
+
+
 #: What schema 3 kept of a job with a finding that was told.
 _OF_SCHEMA_3 = """
 INSERT INTO jobs (location, status, identity, content, job_id, framework, n_gpus, verdict)

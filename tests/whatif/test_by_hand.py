@@ -20,9 +20,10 @@ from diagnose.whatif.contention import _ends_then
 from diagnose.whatif.delays import delay_excess, measure_carried
 from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
 from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged
-from diagnose.whatif.observed import Observed, _types_apart
+from diagnose.whatif.observed import Observed, _add_tied_waits, _types_apart
 from diagnose.whatif.occupied import Keys, Union, _last_before
 from diagnose.whatif.slow_places import pair_seconds
+from diagnose.whatif.starts import list_opening
 from diagnose.whatif.timeline import _times
 from diagnose.whatif.transfers import _add_up_excess, _by_link, _measure_links, _own_of_pairs
 from diagnose.whatif.waits import add_waits
@@ -296,6 +297,7 @@ def test_rows_of_a_lane_are_joined() -> None:
     at = np.array([0.0, 1.0, 2.0, 3.5, 4.0, 5.5, 50.0, 102.0, 150.0])
     assert union.until(at).tolist() == [0.0, 0.0, 1.0, 2.5, 2.5, 3.0, 3.5, 4.5, 6.5]
     assert [found[[1, 2, 4, 6]].tolist() for found in union.last(at)] == [[-np.inf, 1, 1, 5], [-np.inf, 3.5, 3.5, 6]]
+    assert not Union.of(keys, rows.take(rows.op == 1)).until(at).any()  # there are no such rows
     assert _last_before(
         np.array([1.0, 4.0]), np.array([0.5, 1.0, 3.0, 9.0]), np.array([0.0, 0.0, 2.0, 2.0])
     ).tolist() == [0, 1, 2, 4]
@@ -456,7 +458,8 @@ def test_a_batch_starts_and_ends_as_one(n_apart: int, together: bool) -> None:
 
 
 def test_batches_have_neighbours() -> None:
-    """One of four groups before it is joined; a fifth is too far. Alone nobody is a batch."""
+    """One of four groups before it is joined; a fifth is too far. Alone nobody is a batch, and three are one, not two."""
+    assert _group_alike(lanes([[0.0] * 4] * 3), np.arange(3), 1e-6) == [(0, 1, 2)]
     at = [0.0, 1.0, 2.0, 3.0, 0.0]
     assert _group_alike(lanes([[t] * 4 for t in at]), np.arange(5), 1e-6) == [(0, 4)]
     at = [0.0, 1.0, 2.0, 3.0, 4.0, 0.0]
@@ -483,6 +486,31 @@ def test_the_share_of_lanes_in_which_a_wait_holds() -> None:
     both_ways = whole.held_shares(np.array([0, 1]), np.array([1, 0]))
     assert both_ways.tolist() == [0.75, 0.0] == [whole.held_share(0, 1), whole.held_share(1, 0)]
     assert lanes([[NAN] * 2, [1.0] * 2], [[NAN] * 2, [2.0] * 2]).held_share(0, 1) == 0.0
+
+
+def test_a_recv_waits_for_what_it_begins_with_the_end_of() -> None:
+    """For the send just before it; or for that and for the compute before, in some lanes; not if one lane denies both."""
+    kinds = [(Op.FORWARD, 0), (Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 0)]
+    for ends, starts, found in (
+        ([[1.0, 1.0], [2.0, 2.0]], [2.0, 2.0], {1}),
+        ([[1.0, 1.5], [1.0, 2.0]], [1.0, 2.0], {0, 1}),
+        ([[1.0, 1.5], [1.0, 2.0]], [1.0, 2.5], set()),
+    ):
+        sample = lanes([[0.0, 0.0], ends[0], starts], [*ends, [3.0, 3.0]], kinds=kinds)
+        waits: list[set[int]] = [set(), set(), set()]
+        moved, ended = sample.start_s.mean(axis=1), np.array([0.9, 0.95, 3.0])
+        _add_tied_waits(nodes(*kinds), sample, waits, np.arange(3), moved, ended)
+        assert waits == [set(), set(), found]
+
+
+def test_what_a_worker_begins_a_step_with() -> None:
+    """What waits for nothing, and the earliest forward or recv, which here waits for parameters; a stage without any has none."""
+    kinds = [(Op.ALL_GATHER, 0), (Op.FORWARD, 0), (Op.FORWARD, 0), (Op.OPTIMIZER, 0)]
+    start_s = np.array([0.0, 3.0, 1.0, 9.0]).reshape(4, 1, 1)
+    graph = SimpleNamespace(sources=Ragged.of([(), (0, 2), (0,), (1,)]))
+    o: Any = SimpleNamespace(block=SimpleNamespace(nodes=nodes(*kinds), start_s=start_s), graph=graph)
+    found = [list_opening(o, np.arange(4)), list_opening(o, np.array([0, 3])), list_opening(o, np.array([0, 2]))]
+    assert [(opening.free, opening.first) for opening in found] == [((0,), (2,)), ((0,), ()), ((0,), (2,))]
 
 
 # ------------------------------------------------------------------------------------------ the clean step

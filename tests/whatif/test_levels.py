@@ -57,5 +57,7 @@ def test_levels_give_what_a_walk_gives(name: str, monkeypatch: pytest.MonkeyPatc
     for expected, found in zip(walked, all_replays(m), strict=True):
         assert (np.broadcast_to(expected, found.shape) == found).all()
     assert any(level.chains for o in m.observed for level in levels.levels_of(o.graph).levels)
-    monkeypatch.setattr(levels, "MAX_CELLS", 0)
+    for limit in ("MIN_LANES", "MAX_CELLS"):
+        assert levels.replay_levels(m.observed[0].graph, [m.observed[0].own], None) is not None
+        monkeypatch.setattr(levels, limit, 0)
     assert levels.replay_levels(m.observed[0].graph, [m.observed[0].own], None) is None

@@ -64,6 +64,9 @@ def test_without_a_fault_all_links_take_the_same(mode: specs.P2P) -> None:
     assert np.isnan(transfers.link_s[-1]).all()  # no link leaves the last stage
     np.testing.assert_allclose(transfers.link_s[:-1], 5e-4, rtol=0.2)
     assert not slow_in(job(mode)).found
+    assert transfers.link_steps_s is not None and transfers.group_steps_s is not None
+    np.testing.assert_allclose(np.median(transfers.link_steps_s, axis=2), transfers.link_s, rtol=0.2)
+    np.testing.assert_allclose(np.median(transfers.group_steps_s, axis=1), transfers.group_s, rtol=0.2)
 
 
 @pytest.mark.parametrize("link", [0, 1, 2])

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.whatif.components.evaluation import attribute_planned_collections, find_evaluations, is_planned
+from diagnose.whatif.components.evaluation import (
+    attribute_planned_collections,
+    find_evaluations,
+    is_interval,
+    is_planned,
+)
 
 STEPS = np.arange(24)
 JOB_S = 2.0 * len(STEPS)
@@ -51,6 +56,12 @@ def test_what_is_there_in_most_steps_is_no_plan() -> None:
     assert is_planned(STEPS, STEPS % 2 == 0)
     assert not is_planned(STEPS, STEPS % 4 != 0)
     assert not is_planned(STEPS, np.zeros(len(STEPS), dtype=bool))
+
+
+@pytest.mark.parametrize(("period", "found"), [(8, True), (12, False), (3, False)])
+def test_an_interval_shows_from_three_times_on(period: int, found: bool) -> None:
+    """Two times are a chance, and every third step is no interval that anybody chooses."""
+    assert is_interval(STEPS, STEPS % period == period - 1) == found
 
 
 def test_collections_of_all_workers_in_the_same_steps_are_planned() -> None:

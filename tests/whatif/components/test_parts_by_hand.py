@@ -13,7 +13,7 @@ from diagnose.whatif.components.between_steps import BetweenStepsPart
 from diagnose.whatif.components.component import Extent, Members, Part, mix
 from diagnose.whatif.components.evaluation import EvaluationPart, attribute_planned_collections, find_evaluations
 from diagnose.whatif.components.expert import _deviations_above_zero, _find_group, _fit_tokens, _slope
-from diagnose.whatif.components.input_delay import _come_together
+from diagnose.whatif.components.input_delay import _all_above, _come_together
 from diagnose.whatif.components.malloc_pause import _as_long_as_backwards, _find_subset, _grow, _is_apart
 from diagnose.whatif.components.microbatch import (
     Microbatches,
@@ -515,9 +515,21 @@ def test_ranks_that_share_experts_are_long_together(ep_size: int | None, group: 
     size, alike = _find_group(contrast, ep_size)
     assert (size, alike) == (group, pytest.approx(shared, abs=0.15))
     assert _find_group(contrast[..., :1], None) == (1, None)
+    threes = np.repeat(pairs, 3, axis=1)[None] * np.ones((2, 1, 1))
+    assert _find_group(threes, None)[0] == 3
     # Forwards of one rank and backwards of the other: more alike than each with itself, which is all of it.
     crossed = np.array([[[2.0, 1.0]], [[1.0, 2.0]]])
     assert _find_group(crossed, None) == (2, 1.0)
+
+
+def test_the_first_stage_stalls_more_often_than_all_others() -> None:
+    """Most of its workers more than nearly all others; with few workers nothing is said."""
+    often, seldom = np.arange(20)[:, None] < np.full(6, 8), np.arange(20)[:, None] < np.full(6, 2)
+    others = np.stack([seldom[None]] * 3)
+    assert _all_above(often[None], others)
+    assert not _all_above(seldom[None], np.stack([often[None], seldom[None], seldom[None]]))
+    assert not _all_above(seldom[None], others)
+    assert not _all_above(often[None, :, :1], others)
 
 
 def test_tokens_that_say_nothing_explain_nothing() -> None:
