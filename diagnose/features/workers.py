@@ -43,6 +43,8 @@ SLOW_STEP_SHARE = 0.5
 MOST_QUANTILE = 0.9
 #: What costs more than this part of what all slow workers cost is most of it.
 MOST_OF_IT = 0.5
+#: Whole stages that are slow have at least this part of it: a worker beside them that is slow in a few steps says nothing of them.
+NEARLY_ALL = 0.75
 #: Who is slow in none of so many steps at the beginning was not slow before.
 FIRST_STEPS = 2
 #: Older machines are about half of all, and slow by the same factor, up to this part of it: then it is a toss-up with racks.
@@ -133,17 +135,23 @@ def _count_began(breakdown: Breakdown) -> float:
 
 def _doubt_stage(breakdown: Breakdown) -> float:
     """Say how probable it is that slow workers are long stages: one dp rank that was slow before, or all of several."""
-    slow = breakdown.slow_workers
-    if len(slow) == 1:
+    if len(breakdown.slow_workers) == 1:
         return 0.0 if _count_began(breakdown) else STAGE_CHANCE
-    return STAGE_CHANCE if (slow == slow.all(axis=0)).all() else 0.0
+    return STAGE_CHANCE if _whole_stages(breakdown).any() else 0.0
+
+
+def _whole_stages(breakdown: Breakdown) -> Bools:
+    """Mark the stages all of whose ranks are slow, shape (n_stages,); none where single workers beside them count."""
+    slow = breakdown.slow_workers
+    whole = np.asarray(slow.all(axis=0))
+    level = np.log(breakdown.worker_ratio).sum(axis=(0, 2, 3)).reshape(-1, len(whole)).sum(axis=0)  # (n_stages,)
+    return whole & bool(level[whole].sum() > NEARLY_ALL * level.sum())
 
 
 def _doubt_growth(breakdown: Breakdown) -> float:
     """Say how probable it is that slow workers are stages with more work: all ranks, in steps in which others have more, too."""
-    slow = breakdown.slow_workers
-    whole: Bools = np.asarray(slow.all(axis=0))
-    if not whole.any() or (slow & ~whole).any():
+    whole = _whole_stages(breakdown)
+    if not whole.any():
         return 0.0
     of_stage = np.tile(whole, breakdown.compute_s.shape[1] // len(whole))
     behind = np.log(breakdown.worker_ratio[:, of_stage]).mean(axis=(0, 1, 3))  # (n_steps,)

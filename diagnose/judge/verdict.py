@@ -12,7 +12,7 @@ from typing import cast
 
 import msgspec.structs
 
-from diagnose.judge.alternatives import list_impossible, merge_alternatives, split_confidence
+from diagnose.judge.alternatives import TOLD_FROM, list_impossible, merge_alternatives, split_confidence
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import be_sure, believe, overlaps_too_much
 from diagnose.judge.evidence import list_evidence
@@ -33,7 +33,7 @@ from diagnose.judge.worth import (
     share_of,
 )
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import Cause, EvidenceItem, Kind, NotChecked
+from diagnose.model.cause import Alternative, Cause, EvidenceItem, Kind, NotChecked
 from diagnose.model.diagnosis_document import Ledger, VerdictName
 from diagnose.model.fingerprint import name_fault
 from diagnose.numerics.figures import write_percent
@@ -263,11 +263,14 @@ def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: flo
         return cause
     unknown = report_unknown(analysis, said.judgement.rule.components[0], least)
     text = f"it looks like a {cause.title}; what would tell: {surest.tells_apart}"
+    others = [other for other in cause.alternatives if other is not surest]
+    if cause.confidence >= TOLD_FROM * surest.confidence:
+        others.append(Alternative(cause.cause, cause.confidence, surest.tells_apart))
     return msgspec.structs.replace(
         unknown,
         confidence=surest.confidence,
         share=cause.share,
-        alternatives=tuple(other for other in cause.alternatives if other is not surest),
+        alternatives=tuple(sorted(others, key=lambda other: -other.confidence)),
         evidence=(*unknown.evidence, EvidenceItem("rule", f"{UNKNOWN}/{cause.cause}", text, {})),
     )
 

@@ -123,6 +123,15 @@ def test_a_stage_whose_work_grows_with_that_of_others_may_be_no_fault(growth: fl
     )
 
 
+def test_a_worker_slow_in_one_step_says_nothing_of_a_whole_stage() -> None:
+    """Beside a whole stage that falls behind another worker may be slow now and then."""
+    parts = slowed({(0, 1): 1.5, (1, 1): 1.5}, steps=slice(4, None))
+    ratio, slow = parts.worker_ratio.copy(), parts.slow_workers.copy()
+    ratio[:, 0, 5, 0], slow[0, 0] = 1.5, True
+    beside = dataclasses.replace(parts, worker_ratio=ratio, slow_workers=slow)
+    assert measure_workers(beside, what_if())["worker.stage_doubt"].value == STAGE_CHANCE
+
+
 def test_older_machines_are_slow_in_all_steps() -> None:
     """Half of all workers are the job's layout where they are slow throughout, and not where they were quick in some steps."""
     for steps, doubt in ((slice(None), LAYOUT_CHANCE), (slice(3, None), 0.0)):
