@@ -55,6 +55,9 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
     place = place_of((component,))
     where, gain = locate_and_price(analysis, (component,), place, least)
     title, text = describe_uneven(analysis, where) if component == UNEVEN else ("", "")
+    if component == "worker" and not analysis.breakdown.slow_workers.any():
+        title = "unknown cause: slow optimizers"
+        text = "optimizers take longer there than those of peers in all steps, computes do not, and no rule says why"
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     fact, missed = UNSEEN.get(component, ("", ""))
     if fact and getattr(analysis.trace.job, fact) is False:

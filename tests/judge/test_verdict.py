@@ -878,7 +878,10 @@ def test_who_is_slow_in_its_optimizers_alone_is_placed() -> None:
     work_s[of_stage, :, 1] += 0.3
     job = generate(SPEC, healthy=dataclasses.replace(inputs, work_s=work_s))
     (cause,) = diagnose_table(job.trace).causes
-    assert (cause.cause, culprits(diagnose_table(job.trace), cause.cause)) == ("unknown", [(1, 2)])
+    assert (cause.title, [(worker.dp, worker.pp) for worker in cause.where.workers]) == (
+        "unknown cause: slow optimizers",
+        [(1, 2)],
+    )
     mended_s = generate(SPEC, healthy=inputs).truth.step_time_s
     assert cause.recoverable == pytest.approx(1.0 - mended_s / job.truth.step_time_s, abs=0.01)
 
