@@ -8,7 +8,7 @@ from diagnose.judge.check import COMPARISONS, find_deciding
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import has_one_rank_doubt, is_rare, probability_of
 from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
-from diagnose.judge.places import label_worker, list_slow_workers, locate
+from diagnose.judge.places import find_culprits, label_worker, locate
 from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.worth import Benefit
 from diagnose.model.analysis import Analysis
@@ -77,7 +77,7 @@ def _describe_hiding(rule: Rule, benefit: Benefit, alone: float) -> Iterator[Evi
 def _describe_members(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Say of the worst slow workers which member is late."""
     where = locate(analysis, rule.components, rule.place)
-    named = zip(list_slow_workers(analysis, rule.components), where.workers, strict=True)
+    named = zip(find_culprits(analysis, rule.components), where.workers, strict=True)
     for at, worker in list(named)[:MAX_MEMBERS_NAMED]:
         if at in analysis.suspects.late_members:
             yield describe_member(f"{rule.id}/member", worker, analysis.suspects.late_members[at])

@@ -22,6 +22,8 @@ WORTH_NAMING_SHARE = 0.02
 ELSEWHERE_SHARE = 0.001
 #: Who bears at least such a share of what the worst worker bears is named: the first that names the culprits.
 NAMED_FROM = (0.5, 0.25, 0.1)
+#: More than this part is most of it.
+MOST_OF_IT = 0.5
 #: Named workers are the culprits where mending them gives back this part of all; of what chance spreads over a few workers the
 #: worst ones bear up to 0.8.
 MOSTLY = 0.9
@@ -80,9 +82,14 @@ def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, 
 
 
 def find_culprits(analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]) -> list[tuple[int, int]]:
-    """Find the workers that components lie on, as (dp index, stage index), worst first; `share` is as in `list_blamed`."""
+    """Find the workers that components lie on, as (dp index, stage index), worst first; `share` is as in `list_blamed`.
+
+    Slow workers are these where they bear most of it: others may stall, or have long optimizers, beside one that is a little slow.
+    """
     if analysis.gains.traits_of(components).whom == "workers" and analysis.suspects.workers:
-        return list_slow_workers(analysis, components, share)
+        lost = _sum_blame(analysis.gains, components)
+        if sum(float(lost[worker]) for worker in analysis.suspects.workers) >= MOST_OF_IT * lost.sum():
+            return _list_slow_workers(analysis, components, share)
     return list_blamed(analysis, components, share)
 
 
@@ -100,7 +107,7 @@ def _name_workers(analysis: Analysis, at: Sequence[tuple[int, int]], *, slow: bo
     return Where(workers=workers, hosts=tuple(dict.fromkeys(itertools.chain.from_iterable(hosts))))
 
 
-def list_slow_workers(
+def _list_slow_workers(
     analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]
 ) -> list[tuple[int, int]]:
     """List slow workers as (dp index, stage index), worst first, without those that lose little to the components.

@@ -30,7 +30,7 @@ from diagnose.judge.explain import _choose_unexplained, _worth_of
 from diagnose.judge.likeness import Likeness
 from diagnose.judge.log import _is_outside, _join_when
 from diagnose.judge.lone import is_lone_rank, only_waits
-from diagnose.judge.places import list_blamed, list_slow_workers, locate, locate_and_price
+from diagnose.judge.places import find_culprits, list_blamed, locate, locate_and_price
 from diagnose.judge.rest import describe_noise, describe_rest
 from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.timing import date_cause
@@ -598,7 +598,7 @@ def test_slow_workers_that_lose_little_are_not_named(second: float, named: list[
         analysis = dataclasses.replace(
             analysis, suspects=dataclasses.replace(analysis.suspects, workers=((1, 0), (0, 0)))
         )
-        assert list_slow_workers(analysis, ("worker",)) == ([(1, 0), (0, 0)] if is_large else named)
+        assert find_culprits(analysis, ("worker",)) == ([(1, 0), (0, 0)] if is_large else named)
 
 
 @pytest.mark.parametrize(

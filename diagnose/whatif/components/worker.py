@@ -51,6 +51,8 @@ BOTH_SHARE = 0.25
 #: In its slow steps this part of a slow worker's computes take at least this part of its excess more than peers' quickest ones.
 THROUGHOUT_SHARE = 0.85
 THROUGHOUT_LEVEL = 0.35
+#: A direction that is slow by less than this part of what another is does not tell.
+DIRECTION_SHARE = 0.5
 #: How many deviations below the mean that part of normal values begins; and the standard error of where it does for n values, times
 #: sqrt(n), in parts of that.
 QUICK_DEVIATIONS = 1.04
@@ -186,7 +188,10 @@ def slow_throughout(
         apart = (peers[0] - peers[1])[np.isfinite(peers[0] - peers[1])]
         noise = robust_deviation(apart) if apart.size else 0.0
         for dp in slow:
-            there = np.isfinite(log[..., dp]) & (level[..., dp] > THROUGHOUT_LEVEL * level[..., dp].max())
+            most = level[..., dp].max(axis=(0, 1, 2))  # (n_steps,)
+            usual = np.median(most[most > 0])  # one wild step does not say how slow it is
+            there = np.isfinite(log[..., dp]) & (most > THROUGHOUT_LEVEL * usual)[None, None, None]
+            there &= level[..., dp] > DIRECTION_SHARE * most
             if not there.any():
                 continue
             least = np.where(there, THROUGHOUT_LEVEL * level[..., dp], 0.0)
