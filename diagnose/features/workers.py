@@ -29,7 +29,7 @@ READS_AS = {
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
     "where all ranks of stages fall behind their work may have grown, as that of experts or unfrozen layers; misleads never",
     "worker.growth_doubt": "how probable it is that slow workers are stages whose work grew: all ranks of them fall behind, by "
-    "less than what others change by in the same steps; misleads where a fault begins as sequences get longer",
+    "less than three times what others change by in the same steps; misleads where a fault begins as sequences get longer",
     "worker.documents_doubt": "how probable it is that a slow replica has longer documents than others: all stages of a dp rank "
     "are slow since the first step, documents differ by as much, and no tokens tell; misleads where they are dealt at random",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
@@ -57,8 +57,9 @@ HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, 0.495
 #: With one dp rank a slow worker is told from a long stage by its optimizer alone, and so is a stage of more layers than others.
 #: Where all of several ranks fall behind nobody else has the work of their stage.
 STAGE_CHANCE = 0.4
-#: Longer sequences, larger batches and warm-ups are more work for all stages, and not by the same part.
-GROWTH_CHANCE = 0.5
+#: Longer sequences, larger batches and warm-ups are more work for all stages, and not by the same part: one may fall behind by up
+#: to so many times what others change by.
+GROWTH_CHANCE, OF_OTHERS = 0.5, 3.0
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
 PAUSE_CHANCE = 0.4
 #: A replica that is slow since the first step by no more than so many standard deviations of its documents may have longer ones:
@@ -161,7 +162,7 @@ def _doubt_growth(breakdown: Breakdown) -> float:
     others_s = nan_median(breakdown.compute_s[:, ~of_stage], axis=(2, 4))  # (n_directions, n_others, n_steps)
     of_others = np.log(others_s / breakdown.typical_s[:, ~of_stage, None]).mean(axis=(0, 1))
     rise, of_others = (float(x[at].mean() - x[~at].mean()) for x in (behind, of_others))
-    return GROWTH_CHANCE if rise < abs(of_others) else 0.0
+    return GROWTH_CHANCE if rise < OF_OTHERS * abs(of_others) else 0.0
 
 
 def _doubt_layout(breakdown: Breakdown) -> float:

@@ -71,7 +71,7 @@ def _list_named(cause: Cause) -> tuple[str, ...]:
 def _pace(analysis: Analysis, where: Where, _components: Sequence[str]) -> Proof | None:
     """Compare what culprits compute in each step with the median of their peers on the stage; alone, with their usual time."""
     culprits = _find_workers(analysis, where)[:MAX_CULPRITS]
-    if not culprits:
+    if not culprits or not analysis.breakdown.slow_workers.any():  # else their optimizers are slow, and no computes
         return None
     busy_s = _sum_workers(analysis, analysis.breakdown.compute_s)
     named = np.zeros(busy_s.shape[:2], dtype=bool)

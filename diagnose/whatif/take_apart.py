@@ -136,7 +136,7 @@ def _take_apart(
 def _shared_by_group(alike_s: Seconds, group: int) -> Seconds:
     """Say how long each compute is against the stage's usual one on the quicker ranks of each group, shape of `alike_s`."""
     quick = lower_median(alike_s.reshape(*alike_s.shape[:4], -1, group), axis=5)
-    return np.repeat(quick / nan_median(quick, axis=(2, 3), keepdims=True), group, axis=4)
+    return np.repeat(quick / nan_median(quick, axis=(2, 3, 4), keepdims=True), group, axis=4)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -120,7 +120,8 @@ class WorkerPart(Part):
     def _peers_of(self, i: int) -> tuple[ByNode, Seconds]:
         """Give the peers' optimizer time for the optimizers of slow workers of a block, infinite for others, by node.
 
-        And how much longer those take who are slow in these alone, seconds, shape (n_dp, n_stages).
+        And how much longer those usually take who are slow in these alone, where no worker is slow in computes, seconds, shape
+        (n_dp, n_stages): what stops an optimizer now and then is no part of it.
         """
         o = self.job.observed[i]
         slow_workers = self.job.breakdown.slow_workers
@@ -129,11 +130,12 @@ class WorkerPart(Part):
             own, stage = np.broadcast_to(o.own[node], o.block.start_s[node].shape), int(nodes.stage[node])
             peers = np.maximum(lower_median(own, axis=1)[:, None], 0.0)
             least = np.quantile(own, QUICK_OPTIMIZERS, axis=0)  # of each rank: now and then one takes longer
-            alone = (least > LONG_OPTIMIZER * np.quantile(peers, 1.0 - QUICK_OPTIMIZERS)) & ~slow_workers[:, stage]
+            alone = (least > LONG_OPTIMIZER * np.quantile(peers, 1.0 - QUICK_OPTIMIZERS)) & (not slow_workers.any())
             slow = slow_workers[:, stage] | alone
             if slow.any():
-                found[node] = np.where(slow, peers, np.inf)
-                longer_s[:, stage] += np.where(alone, own - peers, 0.0).sum(axis=0)
+                usual = np.maximum(np.median(own - peers, axis=0), 0.0)
+                found[node] = np.where(alone, np.maximum(own - usual, peers), np.where(slow, peers, np.inf))
+                longer_s[:, stage] += np.where(alone, np.minimum(own - peers, usual), 0.0).sum(axis=0)
         return found, longer_s
 
 
