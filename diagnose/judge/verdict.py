@@ -261,7 +261,7 @@ def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: flo
     surest = max(cause.alternatives, key=lambda other: other.confidence, default=None)
     if surest is None or surest.cause != UNKNOWN or surest.confidence <= cause.confidence:
         return cause
-    unknown = report_unknown(analysis, said.judgement.rule.components[0], least)
+    unknown = report_unknown(analysis, max(said.judgement.rule.components, key=analysis.gains.recoverable), least)
     text = f"it looks like a {cause.title}; what would tell: {surest.tells_apart}"
     others = [other for other in cause.alternatives if other is not surest]
     if cause.confidence >= TOLD_FROM * surest.confidence:
