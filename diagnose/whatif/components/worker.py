@@ -191,8 +191,8 @@ def slow_throughout(
         noise = robust_deviation(apart) if apart.size else 0.0
         for dp in slow:
             most = level[..., dp].max(axis=(0, 1, 2))  # (n_steps,)
-            usual = np.median(most[most > 0])  # one wild step does not say how slow it is
-            there = np.isfinite(log[..., dp]) & (most > THROUGHOUT_LEVEL * usual)[None, None, None]
+            usually = np.median(most[most > 0])  # one wild step does not say how slow it is
+            there = np.isfinite(log[..., dp]) & (most > THROUGHOUT_LEVEL * usually)[None, None, None]
             there &= level[..., dp] > DIRECTION_SHARE * most
             if not there.any():
                 continue
