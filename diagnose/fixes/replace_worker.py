@@ -50,7 +50,7 @@ _HOW = {
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:
     """Replace the workers that are named, or those that the place names, or all that are slow."""
-    trace, slow = analysis.trace, analysis.breakdown.slow_workers
+    trace, slow = analysis.trace, _list_slow(analysis)
     chosen = _choose(analysis, place, settings)
     if not chosen.any():
         return Refusal("no worker is slower than its peers")
@@ -101,9 +101,15 @@ def weigh(analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
     )
 
 
+def _list_slow(analysis: Analysis) -> Bools:
+    """Mark the workers that compute slowly, or that stall or have long optimizers as slow ones do, shape (n_dp, n_stages)."""
+    blamed = [analysis.gains.blame_s[name] > 0 for name in _COMPONENTS if name in analysis.gains.blame_s]
+    return np.asarray(np.any([analysis.breakdown.slow_workers, *blamed], axis=0))
+
+
 def _choose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Bools:
     """Mark the workers to be replaced."""
-    trace, slow = analysis.trace, analysis.breakdown.slow_workers
+    trace, slow = analysis.trace, _list_slow(analysis)
     if "host" in settings:
         if settings["host"] not in (trace.hosts or ()):
             raise UsageError(f"--fix {NAME}: the trace has no host {settings['host']!r}")

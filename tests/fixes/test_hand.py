@@ -90,6 +90,15 @@ def test_scaling_the_slow_worker_down_mends_it() -> None:
     assert scaled.speedup > 1.3
 
 
+def test_who_is_slow_in_its_optimizers_alone_can_be_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    """A real rank whose optimizers took 80 ms longer, in steps of 543 ms."""
+    job = Path(__file__).resolve().parents[1] / "recorded" / "jobs" / "opt-f4.parquet"
+    assert main(["what-if", str(job), "--fix", "replace-worker"]) == 0
+    out = capsys.readouterr().out
+    assert "replace the worker at dp 1 stage 0" in out
+    assert "steps 14% shorter" in out
+
+
 def test_scaling_everything_scales_the_job() -> None:
     """All own times and delays twice as long make a step twice as long, but for the launch delays, which stay."""
     job = analysis(SPEC)
