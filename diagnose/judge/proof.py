@@ -56,6 +56,8 @@ def prove(analysis: Analysis, cause: Cause, rule: Pictured) -> Proof | None:
     components = rule.components or _list_named(cause)
     kinds = [kind for kind in rule.pictures if kind in _MAKERS]
     kinds += [_BY_COMPONENT[name] for name in components if name in _BY_COMPONENT]
+    if "worker" in components and not rule.pictures and not analysis.breakdown.slow_workers.any():
+        kinds.remove("pace")  # optimizers are slow, and no computes
     for kind in (*kinds, "steps"):
         proof = _MAKERS[kind](analysis, cause.where, components)
         if proof is not None:
@@ -71,7 +73,7 @@ def _list_named(cause: Cause) -> tuple[str, ...]:
 def _pace(analysis: Analysis, where: Where, _components: Sequence[str]) -> Proof | None:
     """Compare what culprits compute in each step with the median of their peers on the stage; alone, with their usual time."""
     culprits = _find_workers(analysis, where)[:MAX_CULPRITS]
-    if not culprits or not analysis.breakdown.slow_workers.any():  # else their optimizers are slow, and no computes
+    if not culprits:
         return None
     busy_s = _sum_workers(analysis, analysis.breakdown.compute_s)
     named = np.zeros(busy_s.shape[:2], dtype=bool)

@@ -154,7 +154,7 @@ def test_peers_are_a_band() -> None:
 
 def test_the_pace_of_a_slow_worker() -> None:
     """Against its peers on the stage, who are the band; six culprits have a row of their own."""
-    analysis = job(slow_workers=np.array([[False, False], [False, True]]))
+    analysis = job()
     analysis.breakdown.compute_s[:, 1, :, :, 1] *= 1.5
     found = _pace(analysis, Where(workers=(worker(1, 1),)), ())
     assert found is not None
@@ -164,8 +164,6 @@ def test_the_pace_of_a_slow_worker() -> None:
     assert both is not None
     assert both.values[0] == (1.2, 1.2)  # without peers, against the median of all that the stage does
     assert _pace(analysis, Where(), ()) is None
-    analysis.breakdown.slow_workers[:] = False  # it is its optimizers that are slow
-    assert _pace(analysis, Where(workers=(worker(1, 1),)), ()) is None
 
 
 def test_ranks_and_experts() -> None:

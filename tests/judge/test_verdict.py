@@ -882,6 +882,8 @@ def test_who_is_slow_in_its_optimizers_alone_is_placed() -> None:
         "unknown cause: slow optimizers",
         [(1, 2)],
     )
+    assert cause.proof is not None
+    assert cause.proof.kind == "steps"  # their computes are as quick as those of peers
     mended_s = generate(SPEC, healthy=inputs).truth.step_time_s
     assert cause.recoverable == pytest.approx(1.0 - mended_s / job.truth.step_time_s, abs=0.01)
 
