@@ -122,6 +122,16 @@ def test_a_long_head_beside_a_slow_worker_is_no_second_stage_of_more_layers(opti
     assert told_by_optimizer([o], typical_s, 5).tolist() == [False, told, False, False, False]  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("n_slow", [1, 2])
+def test_half_of_the_replicas_fall_behind(n_slow: int) -> None:
+    """What half of four ranks have from a step on is theirs, and no step's, nor their documents'."""
+    excess = 0.02 * np.random.default_rng(7).standard_normal((2, 3, N_STEPS, 4))
+    excess[:, :, N_STEPS // 2 :, :n_slow] += 0.3
+    level, slow = _find(excess)
+    assert slow.tolist() == [[dp < n_slow] * 3 for dp in range(4)]
+    np.testing.assert_allclose(level[:, :, N_STEPS // 2 :, :n_slow].mean(axis=(0, 1, 2)), 0.3, atol=0.03)
+
+
 def test_most_replicas_are_slow_all_the_time() -> None:
     """What two of three ranks have in all steps is theirs, and no step's."""
     rng = np.random.default_rng(6)
