@@ -10,7 +10,8 @@ from diagnose.faults.record import record
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
-from diagnose.features.sequences import measure_sequences
+from diagnose.faults.worker_fault import WorkerFault
+from diagnose.features.sequences import LASTING_CHANCE, measure_sequences
 from tests.features.hand import components
 from tests.judge.cases import measure, measured
 
@@ -30,7 +31,7 @@ def test_too_few_microbatches() -> None:
     """Where neither could be measured all are missing, with the reason."""
     trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
     found = measure_sequences(components(forward_backward_correlation=None, microbatch_spread=None), trace)
-    assert len(found) == 8
+    assert len(found) == 9
     assert all(feature.value is None and "microbatches" in feature.reason for feature in found.values())
 
 
@@ -78,3 +79,28 @@ def test_few_microbatches_are_not_fitted() -> None:
         compute_s[0, 0].reshape(-1)[n_left:] = np.nan
         found = measure_sequences(dataclasses.replace(job.breakdown, compute_s=compute_s), job.trace)
         assert (found["sequence.tokens_fit"].value is not None) == is_fitted
+
+
+@pytest.mark.parametrize(("lasts", "doubt"), [(False, 0.0), (True, LASTING_CHANCE)])
+def test_ranks_that_are_slow_for_a_while_have_no_long_documents(lasts: bool, doubt: float) -> None:
+    """Documents are dealt anew in each step; what a rank has in one step and in the next is its machine's. Tokens say which."""
+    ratio = components().microbatch_ratio.copy()
+    slow = np.arange(ratio.shape[2]) >= ratio.shape[2] // 2
+    ratio[..., slow if lasts else slice(None, None, 3), 0] = 1.3
+    parts = components(forward_backward_correlation=0.9, microbatch_spread=0.22, microbatch_ratio=ratio)
+    trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
+    assert measure_sequences(parts, trace)["sequence.lasting_doubt"].value == doubt
+    assert (
+        measure_sequences(dataclasses.replace(parts, has_token_costs=True), trace)["sequence.lasting_doubt"].value
+        is None
+    )
+
+
+def test_most_replicas_that_fall_behind_have_no_long_documents() -> None:
+    """Three of four replicas get slow: who they are is not known, and documents are not blamed for it."""
+    spec = JobSpec(pp=2, dp=4, microbatches=4, steps=16, seed=5)
+    slow = WorkerFault(places=tuple((dp, stage) for dp in range(3) for stage in range(2)), slowdown=1.5, onset=4)
+    causes = measured(spec, slow).diagnosis.causes
+    assert causes[0].cause == "unknown"
+    assert all(cause.cause != "sequence-imbalance" for cause in causes)
+    assert "tokens" in causes[0].evidence[-1].text
