@@ -100,6 +100,14 @@ def test_a_whole_stage_falls_behind(n_slow: int, n_stages: int) -> None:
     np.testing.assert_allclose(level[:, 1, N_STEPS // 3 :, :n_slow].mean(axis=(0, 1)), np.log(1.5), atol=0.15)
 
 
+def test_a_stage_that_is_quick_for_a_while_is_not_slow_otherwise() -> None:
+    """What it takes at the begin, and again at the end, is usual: tokens went elsewhere for a while."""
+    by_step = np.exp(0.02 * np.random.default_rng(8).standard_normal((2, 2, N_STEPS, 2)))
+    by_step[:, 0, N_STEPS // 4 : N_STEPS // 2] *= 0.7
+    typical_s, _ = find_usual_durations([], by_step, np.arange(N_STEPS), 2)
+    np.testing.assert_allclose(typical_s, 1.0, atol=0.03)
+
+
 @pytest.mark.parametrize("n_dp", [1, 2])
 def test_longer_sequences_are_no_stage_that_falls_behind(n_dp: int) -> None:
     """Where sequences double all stages take longer, and the last, with its head, by less: it was no slower before."""
