@@ -31,7 +31,7 @@ NAMES = (
         "batch-grow-d4",
     ),
     *("stage-onset-p32", "two-stages-p61", "relay-p24"),
-    *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23"),
+    *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23", "half-old-d6", "first-mb-p23"),
 )
 
 
