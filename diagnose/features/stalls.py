@@ -169,7 +169,7 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
 
 def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
     """Say which part of the seconds waited for input lies where rows of a loader, there all the time, tell of no wait."""
-    stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
+    stalls, (n_dp, n_stages) = breakdown.stalls, breakdown.slow_workers.shape
     waited_s = stalls.seconds_of(StallKind.INPUT)
     told = _told_of_input(breakdown)
     by_worker = [
@@ -186,7 +186,9 @@ def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
     n_with = np.zeros(all_s.shape)
     np.add.at(n_with, (of_step[0], of_step[1]), 1.0)
     seen = n_with >= ALL_STEPS_SHARE * len(breakdown.steps)
-    return Feature(float(silent_s[seen].sum() / all_s.sum()))
+    # Between steps all ranks wait, and only rows show it.
+    between_s = n_dp * float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
+    return Feature(float(silent_s[seen].sum() / (all_s.sum() + between_s)))
 
 
 def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:

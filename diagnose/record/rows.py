@@ -21,7 +21,7 @@ SHORT_WAIT_SHARE = 0.01
 FEW_ELEMENTS = 16
 #: Name of a backward that leaves the gradients of weights to a `backward-weight`.
 INPUT = "backward-input"
-#: Computes needed beside one in which the allocator retried, to say how much longer it took for that.
+#: Computes needed beside one in which the allocator made a blocking call, to say how much longer it took for that.
 MIN_PEERS = 2
 
 RECVS = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
@@ -63,11 +63,15 @@ def list_operations(step: StepLog) -> list[OperationRow]:
         start, end = closing.get(Op.REDUCE_SCATTER, (spans[-1][1] + held_back_ns,) * 2)
         closing[Op.REDUCE_SCATTER] = start - held_back_ns, end
     found += [(NAMES[op], start, end, -1, -1) for op, (start, end) in closing.items()]
+    found += [
+        (NAMES[Op.CUDA_MALLOC], start, end, -1, -1)
+        for start, end in _stalls_of_allocator(step.n_mallocs, computes, spans)
+    ]
     rows = [
         OperationRow(optype, on_device, start, max(end - start, 0), microbatch, virtual)
         for optype, start, end, microbatch, virtual in sorted(found)
     ]
-    evidence = sorted([*step.evidence, *_retries(computes)])
+    evidence = sorted(step.evidence)
     rows += [
         OperationRow(
             NAMES[op], on_device=False, start_ns=start - _shift(start, computes, waits, at), duration_ns=end - start
@@ -218,19 +222,30 @@ def _is_update(collective: Collective, n_computes: int) -> bool:
     return bool(collective.gathers) and collective.n_elements > FEW_ELEMENTS and collective.n_computes == n_computes > 0
 
 
-def _retries(computes: list[Compute]) -> Iterable[tuple[Op, int, int]]:
-    """Say how much longer than its peers the host was busy with a compute in which the allocator retried."""
-    seconds: dict[Op, list[int]] = {}
-    for compute in computes:
-        if not compute.n_retries:
-            seconds.setdefault(compute.op, []).append(_host_ns(compute))
-    for compute in computes:
-        peers = seconds.get(compute.op, [])
-        if compute.n_retries and len(peers) >= MIN_PEERS:
-            excess = round(_host_ns(compute) - statistics.median(peers))
-            if excess > 0:
-                start = Clock.host_ns(compute.start)
-                yield Op.CUDA_MALLOC, start, start + excess
+def _stalls_of_allocator(
+    n_mallocs: int, computes: list[Compute], spans: list[tuple[int, int]]
+) -> Iterable[tuple[int, int]]:
+    """Say from when and until when computes stood still in which the allocator made a blocking call.
+
+    Calls are counted by step only: asking after each compute took longer on an H100 than all other hooks. With n calls, they were
+    in the n computes that kept the host busy for longer than their peers by most. On a GPU the host is ahead, and waits in such a
+    call for what it has launched before: only that by which the compute itself was longer is lost.
+    """
+    if not n_mallocs:
+        return
+    by_type: dict[Op, list[int]] = {}
+    for i, compute in enumerate(computes):
+        by_type.setdefault(compute.op, []).append(i)
+    longer = []
+    for peers in by_type.values():
+        if len(peers) <= MIN_PEERS:
+            continue
+        usual_host_ns = statistics.median_low(_host_ns(computes[i]) for i in peers)
+        usual_ns = statistics.median_low(spans[i][1] - spans[i][0] for i in peers)
+        longer += [(_host_ns(computes[i]) - usual_host_ns, spans[i][0], spans[i][1] - usual_ns) for i in peers]
+    for host_ns, start, end in sorted(longer, reverse=True)[:n_mallocs]:
+        if (lost_ns := min(host_ns, end - start)) > 0:
+            yield start, start + lost_ns
 
 
 def _host_ns(compute: Compute) -> int:

@@ -149,6 +149,8 @@ class Steps:
         if self.log.between.on:
             self.log.put_off()
         whole = [merge(self._parts)] if self._parts else []
+        for step in whole:
+            step.n_mallocs = self.log.count_mallocs()
         self.n_done += 1
         self.number += 1
         if self.n_done <= DENSE_STEPS:
@@ -237,6 +239,7 @@ class Steps:
         if self._window is None or self._window[0] != window:
             self._window = (window, Window())
             self._is_new_window = True
+            log.count_mallocs()  # what came before is of no recorded step
             self.wake()
         log.open(number, self._window[1])
         assert log.step is not None

@@ -1,7 +1,7 @@
 """What recording costs: a call of a hook, and the same training with and without the recorder, in one process.
 
 Run with `pytest tests/benchmarks/test_record.py --benchmarks -s`; needs torch. Times are the processor's, of the training's thread
-alone. Blocks of steps with and without the recorder follow each other in random order, and so do two blocks without it, whose
+alone; where there is a GPU it computes, and seconds until it has done all stand beside them. Blocks of steps with and without the recorder follow each other in random order, and so do two blocks without it, whose
 difference is the noise. No time is asserted.
 """
 
@@ -16,6 +16,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
 
 pytestmark = pytest.mark.benchmark
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+BACKEND = "nccl" if DEVICE == "cuda" else "gloo"
+CLOCKS = ("of the thread", "until the GPU has done all") if DEVICE == "cuda" else ("of the thread",)
 N_ROUNDS = 40
 STEPS_IN_BLOCK = 8
 N_MICROBATCHES = 8
@@ -33,7 +36,7 @@ def layers(n):
             torch.nn.Sequential(torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.GELU(), torch.nn.Linear(2 * WIDTH, WIDTH))
             for _ in range(n)
         ]
-    )
+    ).to(DEVICE)
 
 
 def data_parallel():
@@ -51,7 +54,7 @@ def sharded():
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh, model = init_device_mesh("cpu", (1,)), layers(24)
+    mesh, model = init_device_mesh(DEVICE, (1,)), layers(24)
     for layer in model:
         fully_shard(layer, mesh=mesh)
     return training(fully_shard(model, mesh=mesh), lambda _: None)
@@ -60,7 +63,7 @@ def sharded():
 def training(model, before):
     """Give one step of some microbatches."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    data = torch.randn(32, WIDTH)
+    data = torch.randn(32, WIDTH, device=DEVICE)
 
     def step():
         for microbatch in range(N_MICROBATCHES):
@@ -78,11 +81,11 @@ def pipeline():
     import torch.distributed as dist
     from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
 
-    stages = [PipelineStage(layers(2), i, 4, torch.device("cpu"), group=dist.group.WORLD) for i in range(4)]
+    stages = [PipelineStage(layers(2), i, 4, torch.device(DEVICE), group=dist.group.WORLD) for i in range(4)]
     schedule = ScheduleInterleaved1F1B(
         stages, n_microbatches=N_MICROBATCHES, loss_fn=lambda output, target: ((output - target) ** 2).mean()
     )
-    data = torch.randn(32 * N_MICROBATCHES, WIDTH)
+    data = torch.randn(32 * N_MICROBATCHES, WIDTH, device=DEVICE)
 
     def step():
         schedule.step(data, target=data)
@@ -96,7 +99,7 @@ def test_overhead(make, tmp_path):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    dist.init_process_group(BACKEND, init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     try:
         step = make()
         for _ in range(4):
@@ -104,18 +107,19 @@ def test_overhead(make, tmp_path):
         rounds = [one_round(step, tmp_path / "trace", random.Random(n)) for n in range(N_ROUNDS)]
     finally:
         dist.destroy_process_group()
-    usual_s = statistics.median(found["without"] for found in rounds)
-    print(f"\n{make.__name__}: {1e3 * usual_s:.1f} ms a step without the recorder")
-    for way, name in (("again", "noise"), ("hooked", "hooks in place"), ("recorded", "recorded")):
-        more_s = [found[way] - found["without"] for found in rounds]
-        error_s = statistics.stdev(more_s) / len(more_s) ** 0.5
-        share = statistics.mean(more_s) / usual_s
-        print(f"  {name}: {1e3 * statistics.mean(more_s):+.3f} +- {1e3 * error_s:.3f} ms a step ({share:+.2%})")
+    for clock, of_what in enumerate(CLOCKS):
+        usual_s = statistics.median(found["without"][clock] for found in rounds)
+        print(f"\n{make.__name__}: {1e3 * usual_s:.1f} ms {of_what} a step without the recorder")
+        for way, name in (("again", "noise"), ("hooked", "hooks in place"), ("recorded", "recorded")):
+            more_s = [found[way][clock] - found["without"][clock] for found in rounds]
+            error_s = statistics.stdev(more_s) / len(more_s) ** 0.5
+            share = statistics.mean(more_s) / usual_s
+            print(f"  {name}: {1e3 * statistics.mean(more_s):+.3f} +- {1e3 * error_s:.3f} ms a step ({share:+.2%})")
     assert len(rounds) == N_ROUNDS
 
 
 def one_round(step, folder, rng):
-    """Give the seconds of a step, by way: a block of steps each, in random order."""
+    """Give the seconds of a step, of the thread and until all is done, by way: a block of steps each, in random order."""
     from diagnose.record import Recorder
 
     found = {}
@@ -125,18 +129,27 @@ def one_round(step, folder, rng):
         recorder = None if way in ("without", "again") else Recorder(folder)
         if way == "hooked":
             recorder._clock.is_paused = True  # as while a graph is captured: no step is recorded
-        began = time.thread_time()
+        settle()
+        began, began_s = time.thread_time(), time.perf_counter()
         for _ in range(STEPS_IN_BLOCK):
             if recorder is None:
                 step()
             else:
                 with recorder.step():
                     step()
-        found[way] = (time.thread_time() - began) / STEPS_IN_BLOCK
+        took_s = time.thread_time() - began
+        settle()
+        found[way] = took_s / STEPS_IN_BLOCK, (time.perf_counter() - began_s) / STEPS_IN_BLOCK
         if recorder is not None:
             recorder.close()
     gc.enable()
     return found
+
+
+def settle():
+    """Wait until the GPU has done all, if there is one."""
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
 
 
 @pytest.mark.parametrize("make", [data_parallel, sharded, pipeline])
@@ -147,7 +160,7 @@ def test_cost_by_hook(make, tmp_path):
     from diagnose.record import Recorder
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    dist.init_process_group(BACKEND, init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
     found, of_steps_us, steps_ms = collections.defaultdict(list), [], []
     try:
         step = make()
