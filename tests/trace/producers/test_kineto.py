@@ -18,6 +18,8 @@ from diagnose.trace.producers import kineto
 from diagnose.trace.producers.kineto.annotations import parse_annotation
 from diagnose.trace.producers.kineto.events import Stream, read_events
 from tests.trace.producers.kineto_traces import (
+    NCCL_STREAM,
+    STREAM,
     KinetoTrace,
     data_parallel_rank,
     distributed,
@@ -470,6 +472,43 @@ def test_pauses_of_the_host_are_no_input_and_no_save(tmp_path: Path, seed: int) 
     assert not {"data-loading", "checkpoint-stall"} & {cause.cause for cause in found.causes}
     assert found.budget is not None and found.budget.host_wait is not None
     assert (found.budget.host_wait.operator, found.budget.host_wait.per_step) == ("aten::item", 1.0)
+
+
+def test_a_gpu_that_is_behind_when_the_recording_begins_waits_for_no_input(tmp_path: Path) -> None:
+    """Kernels that were launched before keep it busy for 40 ms, a step and more: the batch is there by then."""
+    trace = data_parallel_rank(n_steps=3, base=100.0)
+    for step in range(3):
+        trace.annotate("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10_000.0 * step + 100.0, 8.0)
+    for event in trace.events:
+        if event["cat"] == "kernel":
+            event["ts"] += 40_000.0
+    for n in range(4):
+        trace.span("kernel", "gemm", 10_000.0 * n + 50.0, 9_990.0, STREAM, correlation=900 + n)
+    recording = read(trace.write(tmp_path / "rank0.json"))
+    assert rows_of(recording, Op.FORWARD)[0] == (0.0, 1.0)
+    assert not rows_of(recording, Op.DATA_LOAD)
+
+
+def test_a_transfer_that_was_launched_before_the_recording_is_no_call_in_it(tmp_path: Path) -> None:
+    """It runs while the host has called the first send already, whose own kernel comes after it."""
+    trace = unannotated_pipeline_rank(0)
+    trace.span("kernel", "ncclDevKernel_SendRecv(..)", 1505.0, 40.0, NCCL_STREAM, correlation=900)
+    unannotated_pipeline_rank(1).write(tmp_path / "rank1.json", **distributed(1, 2))
+    recording = read(trace.write(tmp_path / "rank0.json", **distributed(0, 2)).parent)
+    ((begun, ended), *_) = rows_of(recording, Op.FORWARD_SEND, stage=0)
+    assert ended - begun == pytest.approx(0.2)
+
+
+def test_layers_that_nothing_trains_are_a_part_of_the_forward(tmp_path: Path) -> None:
+    """No backward comes back to them, but the GPU works on them right before the others; what it did long before is none of it."""
+    trace = data_parallel_rank(n_steps=2)
+    for step in range(2):
+        at = 10_000.0 * step
+        for asked, begun, lasts in ((2.0, -900.0, 100.0), (6.0, -600.0, 699.0)):
+            trace.span("cpu_op", "aten::linear", at + asked, 1.5)
+            trace.kernel(at + asked + 0.5, at + begun, lasts)
+    recording = read(trace.write(tmp_path / "a.json"))
+    assert [round(b - a, 6) for a, b in rows_of(recording, Op.FORWARD)] == [1.7, 1.7]
 
 
 def test_a_wait_for_input_is_none_for_the_host(formats: Path) -> None:

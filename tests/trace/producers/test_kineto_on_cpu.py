@@ -7,6 +7,9 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.trace.producers.kineto import evidence
+from diagnose.trace.producers.kineto.collect import Collector
+from diagnose.trace.producers.kineto.events import Stream
+from diagnose.trace.producers.kineto.gpu import GpuTime
 from diagnose.trace.producers.kineto.operations import OperationList
 from diagnose.trace.producers.kineto.table import OperationTable, begin_receives
 from tests.trace.producers.kineto_traces import distributed, unannotated_pipeline_rank
@@ -48,7 +51,8 @@ def test_a_wait_for_input_ends_where_another_stage_is_waited_for(
         made.add(Op.FORWARD_RECV, *received)
     by_start = sorted(made.listed, key=lambda o: o.asked)
     asked = np.array([operation.asked for operation in by_start])
-    evidence._add_wait_for_input(made, 50.0, 90.0, by_start, asked)
+    gpu = GpuTime(Collector().result(Stream()))
+    evidence._add_wait_for_input(made, gpu, (50.0, 90.0), by_start, asked)
     assert forward.start == starts
     assert [(o.start, o.end) for o in made.listed if o.op == Op.DATA_LOAD] == [(50.0, 90.0)]
 

@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.model.optype import EVIDENCE, Op
 from diagnose.model.trace import Seconds
 from diagnose.trace.producers.kineto.collect import Collected
-from diagnose.trace.producers.kineto.gpu import is_inside, merge, overlap
+from diagnose.trace.producers.kineto.gpu import GpuTime, is_inside, merge, overlap
 from diagnose.trace.producers.kineto.operations import Operation, OperationList
 
 #: Collections of Python that took less are counted, not kept: the youngest generation is collected all the time.
@@ -21,7 +21,9 @@ LEAST_GAP_SHARE, MOST_GAPS = 0.02, 3.0
 N_BEFORE_WAIT = 8
 
 
-def add_evidence(found: Collected, input_waits: Sequence[tuple[float, float]], made: OperationList) -> None:
+def add_evidence(
+    found: Collected, gpu: GpuTime, input_waits: Sequence[tuple[float, float]], made: OperationList
+) -> None:
     """Add what explains operations: allocator calls, collections, and the waits for input that are given."""
     by_start = sorted((o for o in made.listed if o.op not in EVIDENCE), key=lambda o: o.asked)
     asked = np.array([o.asked for o in by_start])
@@ -33,7 +35,7 @@ def add_evidence(found: Collected, input_waits: Sequence[tuple[float, float]], m
         else:
             _explain(made, Op.GC, start, end, by_start, asked)
     for start, end in input_waits:
-        _add_wait_for_input(made, start, end, by_start, asked)
+        _add_wait_for_input(made, gpu, (start, end), by_start, asked)
 
 
 def add_host_gaps(gaps: tuple[Seconds, Seconds], made: OperationList) -> None:
@@ -74,12 +76,13 @@ def _explain(made: OperationList, op: Op, start: float, end: float, by_start: li
 
 
 def _add_wait_for_input(
-    made: OperationList, start: float, end: float, by_start: list[Operation], asked: Seconds
+    made: OperationList, gpu: GpuTime, wait: tuple[float, float], by_start: list[Operation], asked: Seconds
 ) -> None:
     """Add a wait for input: what the GPU did not work through lengthens the forward that follows.
 
     Megatron-LM's forward-compute fetches its batch, too.
     """
+    start, end = wait
     row = made.add(Op.DATA_LOAD, start, end)
     at = int(np.searchsorted(asked, end))
     if row is None or at >= len(by_start):
@@ -91,6 +94,7 @@ def _add_wait_for_input(
     if any(o.op == Op.FORWARD_RECV and o.asked < follows.returned and o.end <= follows.start for o in inside):
         return  # it received its input after that, and waited for another stage
     before = max((o.end for o in by_start[max(0, at - N_BEFORE_WAIT) : at]), default=-np.inf)
+    start = max(start, min(gpu.worked_until(end, follows.start), end))
     start, end = start - follows.earlier, end - follows.earlier
     exposed = max(start, before)
     if exposed >= end:

@@ -8,6 +8,8 @@ import numpy as np
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans
 
+#: Between kernels that were launched ahead the GPU stands still for a few microseconds, and no longer than this.
+LARGEST_GAP_US = 50.0
 #: Start and end, microseconds of the file.
 Range = tuple[float, float]
 
@@ -19,7 +21,10 @@ class GpuTime:
     """
 
     def __init__(self, found: Collected) -> None:
-        self._launched, self._start, self._end = _join(found.kernels, found.launches)
+        self._launched, self._start, self._end, before = _join(found.kernels, found.launches)
+        self._reach = np.maximum.accumulate(self._end)
+        #: Start of what was launched before the recording began, and until when the GPU was busy with that by then.
+        self._before = before.start, np.maximum.accumulate(before.end)
         communication = [exchange for exchange in found.exchanges if exchange.by == "kernel"]
         #: All kernels of the communication library, with when the host launched each.
         self.launched = _by_launch(communication, found.launches)
@@ -45,6 +50,23 @@ class GpuTime:
             if 0 <= nth < len(same):
                 return float(self._annotations.start[same[nth]]), float(self._annotations.end[same[nth]])
         return None
+
+    def back_to_back(self, since: float, until: float, start: float) -> float:
+        """Say when those kernels began, of what was launched from `since` to `until`, that run without a gap up to `start`."""
+        first, last = np.searchsorted(self._launched, (since, until))
+        order = np.argsort(-self._end[first:last], kind="stable")
+        end, begun = self._end[first:last][order], np.minimum.accumulate(np.r_[start, self._start[first:last][order]])
+        apart = np.flatnonzero(end < begun[:-1] - LARGEST_GAP_US)
+        return float(begun[apart[0] if len(apart) else -1])
+
+    def worked_until(self, launched: float, began: float) -> float:
+        """Say until when the GPU was busy with what the host launched before a time; -inf: with nothing.
+
+        What has no launch was launched before the recording, if it `began` before a time of the GPU.
+        """
+        of = np.searchsorted(self._launched, launched), np.searchsorted(self._before[0], began)
+        reached = (self._reach, self._before[1])
+        return max((float(end[n - 1]) for n, end in zip(of, reached, strict=True) if n), default=-np.inf)
 
     def communication(self, start: float, end: float) -> list[Exchange]:
         """List the kernels of the communication library launched from `start` to `end`."""
@@ -111,13 +133,13 @@ def is_inside(at: Seconds, spans: tuple[Seconds, Seconds]) -> np.ndarray[tuple[i
     return np.asarray((last >= 0) & (at <= end[np.maximum(last, 0)]))
 
 
-def _join(kernels: Spans, launches: Spans) -> tuple[Seconds, Seconds, Seconds]:
-    """Give launch, start and end of each kernel whose launch is known, by launch."""
+def _join(kernels: Spans, launches: Spans) -> tuple[Seconds, Seconds, Seconds, Spans]:
+    """Give launch, start and end of each kernel whose launch is known, by launch, and the other kernels."""
     at = find_launch(kernels.key, launches)
     known = at >= 0
     launched = launches.start[at[known]]
     order = np.argsort(launched, kind="stable")
-    return launched[order], kernels.start[known][order], kernels.end[known][order]
+    return launched[order], kernels.start[known][order], kernels.end[known][order], kernels.take(~known)
 
 
 def find_launch(correlation: Ints, launches: Spans) -> Ints:
@@ -131,10 +153,14 @@ def find_launch(correlation: Ints, launches: Spans) -> Ints:
 
 
 def _by_launch(exchanges: list[Exchange], launches: Spans) -> list[tuple[float, Exchange]]:
-    """Sort kernels by when they were launched; those of unknown launch by when they began."""
+    """Sort kernels by when they were launched; those of unknown launch by when they began.
+
+    Unknown ones that began before all others were launched before the recording: no call in it is theirs.
+    """
     at = find_launch(np.array([exchange.correlation for exchange in exchanges], dtype=np.int64), launches)
+    first = min((exchange.start for exchange, n in zip(exchanges, at, strict=True) if n >= 0), default=-np.inf)
     launched = [
-        float(launches.start[n]) if n >= 0 else exchange.start
+        float(launches.start[n]) if n >= 0 else exchange.start if exchange.start >= first else -np.inf
         for exchange, n in zip(exchanges, at.tolist(), strict=True)
     ]
     return sorted(zip(launched, exchanges, strict=True), key=lambda pair: pair[0])

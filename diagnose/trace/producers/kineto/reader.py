@@ -99,7 +99,7 @@ class OperationReader:
             self._read_optimizers()
             self.collectives.add_reductions(self.made, joins_waits=self.dialect in ("runs", "phases"))
             self.collectives.add_first_gathers(self.made)
-        add_evidence(self.found, list(zip(waits[0].tolist(), waits[1].tolist(), strict=True)), self.made)
+        add_evidence(self.found, self.gpu, list(zip(waits[0].tolist(), waits[1].tolist(), strict=True)), self.made)
         if len(self.fetches[0]):
             add_host_gaps(self.host_time.gaps, self.made)
 
@@ -286,8 +286,11 @@ class OperationReader:
             if run.forward:
                 made.asked = self._wrapped_since(run)
             self._time_on_gpu(made)
-            if not self.gpu.is_there and run.forward:
-                made.start = min(self._free_since(run, start), made.start)
+            if run.forward:
+                free = self._free_since(run, start)
+                # What nothing trains, as layers that are frozen, no backward comes back to.
+                before = self.gpu.back_to_back(free, made.asked, made.start) if self.gpu.is_there else free
+                made.start = min(before, made.start)
         for call in self.calls.between(start, end):
             after = int(np.searchsorted(run_starts, call.start))
             self._read_call(call, (runs, after), at_run, int(self.made.numbers[step]))
