@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from diagnose.features.stalls import tell_of_input
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
-from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.model.whatif import WhatIf
 from diagnose.numerics.robust import nan_median
 
@@ -15,7 +16,8 @@ READS_AS = {
     "worker.forward_ratio": "as worker.ratio, of the forward",
     "worker.backward_ratio": "as worker.ratio, of the backward; far below the forward's: pauses and no slow clock",
     "worker.slow_steps_share": "part of the steps in which the slowest worker is slow; 1 constant, 0.5 half of them",
-    "worker.slow_share": "part of all workers that are slow; above 0.5 the peers are no reference",
+    "worker.slow_share": "part of all workers that are slow, by a tenth of what the slowest one is; above 0.5 peers "
+    "are no reference",
     "worker.began_share": "part of the slow workers that were not slow in the first steps; 1 all fell behind; misleads when slow "
     "steps come and go",
     "worker.layout_doubt": "how probable it is that the slow workers are older machines and no fault: about half of all, alike, "
@@ -69,9 +71,11 @@ DOCUMENTS_DEVIATIONS, DOCUMENTS_CHANCE = 3.0, 0.495
 #: much is noise (a real loader that tripled forwards left backwards at 1.02).
 SLOW_DIRECTION_RATIO = 1.015
 SLOW_DIRECTION_SHARE = 0.1
+#: Nor is one of several workers beside one that is behind by more than so many times as much.
+SLOW_WORKER_SHARE = 0.1
 
 
-def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
+def measure_workers(breakdown: Breakdown, evidence: Evidence, what_if: WhatIf) -> Features:
     """Measure how far the slowest worker is behind its peers.
 
     They are missing where no worker has peers, or nothing was lost.
@@ -112,13 +116,15 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.forward_ratio": Feature(float(forward)),
             "worker.backward_ratio": Feature(float(backward)),
             "worker.slow_steps_share": Feature(float(at.mean())),
-            "worker.slow_share": Feature(float(breakdown.slow_workers.mean())),
+            "worker.slow_share": Feature(float(_mainly_slow(breakdown).mean())),
             "worker.began_share": Feature(_count_began(breakdown)),
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
             "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
             "worker.stage_doubt": Feature(_doubt_stage(breakdown)),
             "worker.growth_doubt": Feature(_doubt_growth(breakdown)),
-            "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
+            "worker.loader_doubt": Feature(
+                0.0 if tell_of_input(breakdown, evidence)[dp, stage] else _doubt_loader(breakdown)
+            ),
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),
         }
@@ -136,15 +142,17 @@ def _count_began(breakdown: Breakdown) -> float:
 
 def _doubt_stage(breakdown: Breakdown) -> float:
     """Say how probable it is that slow workers are long stages: one dp rank that was slow before, or all of several."""
-    if len(breakdown.slow_workers) == 1:
+    n_dp, n_stages = breakdown.slow_workers.shape
+    if n_stages == 1:
+        return 0.0
+    if n_dp == 1:
         return 0.0 if _count_began(breakdown) else STAGE_CHANCE
     return STAGE_CHANCE if _whole_stages(breakdown).any() else 0.0
 
 
 def _whole_stages(breakdown: Breakdown) -> Bools:
     """Mark the stages all of whose ranks are slow, shape (n_stages,); none where single workers beside them count."""
-    slow = breakdown.slow_workers
-    whole = np.asarray(slow.all(axis=0))
+    whole = np.asarray(_mainly_slow(breakdown).all(axis=0))
     level = np.log(breakdown.worker_ratio).sum(axis=(0, 2, 3)).reshape(-1, len(whole)).sum(axis=0)  # (n_stages,)
     return whole & bool(level[whole].sum() > NEARLY_ALL * level.sum())
 
@@ -217,11 +225,21 @@ def is_slow(behind: Seconds) -> Bools:
     return np.asarray(behind > SLOW_STEP_SHARE * float(np.quantile(behind, MOST_QUANTILE)))
 
 
+def _mainly_slow(breakdown: Breakdown) -> Bools:
+    """Mark the slow workers beside whom the slowest is not slow by far more, shape (n_dp, n_stages)."""
+    behind = _behind(breakdown)
+    return np.asarray(breakdown.slow_workers & (behind >= SLOW_WORKER_SHARE * behind.max()))
+
+
+def _behind(breakdown: Breakdown) -> Seconds:
+    """Say how far each worker is behind over all steps (sum of log ratios), shape (n_dp, n_stages)."""
+    behind: Seconds = np.log(breakdown.worker_ratio).sum(axis=(0, 2))  # (n_virtual, n_dp)
+    return np.asarray(behind.reshape(-1, breakdown.slow_workers.shape[1], behind.shape[-1]).sum(axis=0).T)
+
+
 def slow_workers(breakdown: Breakdown) -> list[tuple[int, int]]:
     """List the slow workers as (dp index, stage index), most lost time first."""
-    n_stages = breakdown.slow_workers.shape[1]
-    lost: Seconds = np.log(breakdown.worker_ratio).sum(axis=(0, 2))  # (n_virtual, n_dp)
-    by_worker = lost.reshape(-1, n_stages, lost.shape[-1]).sum(axis=0).T  # (n_dp, n_stages)
+    by_worker = _behind(breakdown)
     found: list[tuple[int, int]] = [(int(dp), int(stage)) for dp, stage in np.argwhere(breakdown.slow_workers)]
     return sorted(found, key=lambda worker: (-by_worker[worker], worker))
 

@@ -21,6 +21,8 @@ _MIN_CALLS = 8
 #: A rank is late where it is so many times as far off as ranks usually are, and the others of its group wait for it in so much of
 #: the time that they wait there.
 _DEVIATIONS, _WAITED_FOR = 5.0, 0.5
+#: Parts of a recording that are compared with each other where there are two ranks only; each has one operation at least.
+_N_PARTS = _MIN_CALLS
 #: Late in one group, a rank is late in its others, too, by this part of it at least: bubbles of a pipeline take up the rest.
 _ELSEWHERE = 0.25
 #: By calls alone a host is seen and no device: it takes a larger part of the time.
@@ -192,6 +194,8 @@ def _find_late(
         return (), ()
     largest = np.array([max(more for more, _, _ in found) for found in excess.values()])
     usual = 1.4826 * float(np.median(np.abs(largest - np.median(largest))))
+    if len(excess) == 2 and by == "durations":  # what one of them is ahead the other is behind
+        usual = min(usual, max(_vary(table) for table in tables) / span_s)
     late, unsure = [], []
     for rank, found in sorted(excess.items()):
         more, waited_for, table = max(found, key=lambda each: (each[0], each[1]))
@@ -231,6 +235,12 @@ def _share_waited_for(table: _Table, rank: int) -> float:
     is_last = table.ranks[table.seconds.argmin(axis=1)] == rank
     total = float(waited.sum())
     return float(waited[is_last].sum()) / total if total > 0 else 0.0
+
+
+def _vary(table: _Table) -> float:
+    """Say by how much chance alone makes one of two ranks wait for longer than the other: seconds, from parts of the recording."""
+    parts = np.array_split(table.seconds[:, 0] - table.seconds[:, 1], _N_PARTS)
+    return float(np.std([part.sum() for part in parts])) * _N_PARTS**0.5
 
 
 def _longest_pause_s(table: _Table, rank: int) -> float:

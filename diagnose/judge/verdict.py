@@ -258,17 +258,17 @@ def _list_causes(
 
 def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: float) -> Cause:
     """Give a cause, or that nobody knows it where this is more probable: nobody is to be sent to mend what hardly is there."""
-    surest = max(cause.alternatives, key=lambda other: other.confidence, default=None)
-    if surest is None or surest.cause != UNKNOWN or surest.confidence <= cause.confidence:
+    nobody = next((other for other in cause.alternatives if other.cause == UNKNOWN), None)
+    if nobody is None or nobody.confidence <= cause.confidence:
         return cause
     unknown = report_unknown(analysis, max(said.judgement.rule.components, key=analysis.gains.recoverable), least)
-    text = f"it looks like a {cause.title}; what would tell: {surest.tells_apart}"
-    others = [other for other in cause.alternatives if other is not surest]
-    if cause.confidence >= TOLD_FROM * surest.confidence:
-        others.append(Alternative(cause.cause, cause.confidence, surest.tells_apart))
+    text = f"it looks like a {cause.title}; what would tell: {nobody.tells_apart}"
+    others = [other for other in cause.alternatives if other is not nobody]
+    if cause.confidence >= TOLD_FROM * nobody.confidence:
+        others.append(Alternative(cause.cause, cause.confidence, nobody.tells_apart))
     return msgspec.structs.replace(
         unknown,
-        confidence=surest.confidence,
+        confidence=nobody.confidence,
         share=cause.share,
         alternatives=tuple(sorted(others, key=lambda other: -other.confidence)),
         evidence=(*unknown.evidence, EvidenceItem("rule", f"{UNKNOWN}/{cause.cause}", text, {})),

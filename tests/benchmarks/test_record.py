@@ -1,8 +1,8 @@
 """What recording costs: a call of a hook, and the same training with and without the recorder, in one process.
 
 Run with `pytest tests/benchmarks/test_record.py --benchmarks -s`; needs torch. Times are the processor's, of the training's thread
-alone; where there is a GPU it computes, and seconds until it has done all stand beside them. Blocks of steps with and without the recorder follow each other in random order, and so do two blocks without it, whose
-difference is the noise. No time is asserted.
+alone; where there is a GPU it computes, and seconds until it has done all stand beside them. Blocks of steps with and without the
+recorder follow each other in random order, and so do two blocks without it, whose difference is the noise. No time is asserted.
 """
 
 import collections

@@ -2,8 +2,11 @@
 
 import pytest
 
+from diagnose.model.request import Request
+from diagnose.pipeline import diagnose_job
 from tests.recorded.score import JOBS, SURE, TRUTH, diagnose, score
 
+PROFILES, DUMPS = JOBS.with_name("profiles"), JOBS.with_name("dumps")
 #: One a kind of fault, and of job; all of them: `python -m tests.recorded.score`.
 NAMES = (
     *("healthy-d4", "healthy-z22", "noise-p42", "eval-d4", "pause-one-f4", "warm-p22"),
@@ -31,6 +34,15 @@ NAMES = (
         "batch-grow-d4",
     ),
     *("stage-onset-p32", "two-stages-p61", "relay-p24"),
+    *(
+        "gpu-healthy-d4",
+        "gpu-healthy-f4",
+        "gpu-slow-p22",
+        "gpu-load-p22",
+        "gpu-gc-p22",
+        "gpu-turns-one",
+        "gpu-item-one",
+    ),
     *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23", "half-old-d6", "first-mb-p23"),
 )
 
@@ -82,6 +94,36 @@ def test_a_stop_that_nothing_calls_a_save(name: str) -> None:
     found = next(cause for cause in diagnose(name, "bare").causes if cause.cause == "checkpoint-stall")
     assert found.confidence < SURE
     assert [other.cause for other in found.alternatives] == ["evaluation", "data-loading"]
+
+
+def test_a_slow_host_of_a_gpu_is_a_slow_worker() -> None:
+    """Its forwards alone are late; its loader, which has a row in each step, is not, and one stage is no uneven one."""
+    (cause,) = diagnose("gpu-sliced-host-d2", "recorded").causes
+    assert cause.cause == "worker-fault" and cause.confidence > SURE
+    assert not {"data-loading", "stage-imbalance"} & {other.cause for other in cause.alternatives}
+
+
+def test_what_is_less_sure_than_nobody_knows_does_not_lead() -> None:
+    """Ranks that take turns on one GPU look like stalls of the allocator (0.00), a slow worker (0.49), or nobody knows (0.48)."""
+    first = diagnose("gpu-sliced-f2", "recorded").causes[0]
+    assert first.cause == "unknown" and "worker-fault" in {other.cause for other in first.alternatives}
+    assert "allocator-stall" not in {other.cause for other in first.alternatives}
+
+
+def test_profiles_of_a_gpu() -> None:
+    """The GPU is a step and more behind its host, and works through what was launched before the profiler was on."""
+    healthy = diagnose_job(Request(PROFILES / "gpu-healthy-d2"))
+    assert (healthy.verdict, healthy.causes) == ("healthy", ())
+    slow, uneven = diagnose_job(Request(PROFILES / "gpu-slow-p22")).causes
+    assert [(worker.dp, worker.pp) for worker in slow.where.workers] == [(1, 1)]
+    assert (slow.cause, uneven.cause, uneven.where.stages) == ("worker-fault", "stage-imbalance", (1,))
+
+
+def test_dumps_of_nccl() -> None:
+    """Of two ranks the one that the other waits for is late; nothing but time says by how much ranks differ by chance."""
+    (cause,) = diagnose_job(Request(DUMPS / "gpu-slow-d2")).causes
+    assert (cause.cause, [worker.dp for worker in cause.where.workers]) == ("worker-fault", [1])
+    assert cause.recoverable == pytest.approx(0.34, abs=0.05)  # 148.6 ms a step against 98.2 without the fault
 
 
 def test_every_job_has_its_truth() -> None:

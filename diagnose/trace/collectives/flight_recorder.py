@@ -55,8 +55,11 @@ def read_rank(file: Path) -> int | None:
 
     >>> read_rank(Path("nccl_trace_rank_12")), read_rank(Path("rank3_20260101.json")), read_rank(Path("dump"))
     (12, 3, None)
+    >>> read_rank(Path("job2.dump_5")), read_rank(Path("dump_5.20260101.json"))
+    (5, 5)
     """
-    stem = file.name.split(".")[0] if not file.name.startswith(".") else file.name
+    is_whole = file.name.startswith(".") or re.search(r"_\d{1,9}$", file.name)
+    stem = file.name if is_whole else file.name.split(".")[0]
     behind = stem.lower().rpartition("rank")[2]
     found = re.match(r"[_\-]?(\d{1,9})", behind) if "rank" in stem.lower() else None
     if found is not None:
