@@ -61,7 +61,7 @@ def list_groups() -> tuple[FeatureGroup, ...]:
         FeatureGroup(job.READS_AS, lambda m: job.measure_job(m.what_if, m.breakdown, m.trace.job)),
         FeatureGroup(gains.list_gains(), lambda m: gains.measure_gains(m.breakdown, m.gains)),
         FeatureGroup(stages.READS_AS, lambda m: stages.measure_stages(m.breakdown, m.trace.n_stages)),
-        FeatureGroup(workers.READS_AS, lambda m: workers.measure_workers(m.breakdown, m.trace.evidence, m.what_if)),
+        FeatureGroup(workers.READS_AS, lambda m: workers.measure_workers(m.breakdown, m.what_if)),
         FeatureGroup(hosts.READS_AS, lambda m: hosts.measure_hosts(m.breakdown, m.trace)),
         FeatureGroup(members.READS_AS, lambda m: members.measure_members(m.trace, m.breakdown)),
         FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.breakdown, m.trace)),

@@ -181,19 +181,14 @@ def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
     all_s, silent_s = by_worker  # (n_stages, n_dp)
     if not all_s.any():
         return Feature.missing("no compute stalls in that way, and nobody waits for input")
-    seen = tell_of_input(breakdown, evidence).T
+    rows = np.flatnonzero((evidence.op == Op.DATA_LOAD) & np.isin(evidence.step, breakdown.steps))
+    of_step = np.unique(np.stack([evidence.stage[rows], evidence.dp[rows], evidence.step[rows]]), axis=1)
+    n_with = np.zeros(all_s.shape)
+    np.add.at(n_with, (of_step[0], of_step[1]), 1.0)
+    seen = n_with >= ALL_STEPS_SHARE * len(breakdown.steps)
     # Between steps all ranks wait, and only rows show it.
     between_s = n_dp * float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
     return Feature(float(silent_s[seen].sum() / (all_s.sum() + between_s)))
-
-
-def tell_of_input(breakdown: Breakdown, evidence: Evidence) -> Bools:
-    """Mark the workers with rows of a loader in nearly all steps: it is seen, and waits for it would be; shape (n_dp, n_stages)."""
-    rows = np.flatnonzero((evidence.op == Op.DATA_LOAD) & np.isin(evidence.step, breakdown.steps))
-    of_step = np.unique(np.stack([evidence.dp[rows], evidence.stage[rows], evidence.step[rows]]), axis=1)
-    n_with = np.zeros(breakdown.slow_workers.shape)
-    np.add.at(n_with, (of_step[0], of_step[1]), 1.0)
-    return np.asarray(n_with >= ALL_STEPS_SHARE * len(breakdown.steps))
 
 
 def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from diagnose.features.stalls import tell_of_input
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
-from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.whatif import WhatIf
 from diagnose.numerics.robust import nan_median
 
@@ -75,7 +74,7 @@ SLOW_DIRECTION_SHARE = 0.1
 SLOW_WORKER_SHARE = 0.1
 
 
-def measure_workers(breakdown: Breakdown, evidence: Evidence, what_if: WhatIf) -> Features:
+def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
     """Measure how far the slowest worker is behind its peers.
 
     They are missing where no worker has peers, or nothing was lost.
@@ -122,9 +121,7 @@ def measure_workers(breakdown: Breakdown, evidence: Evidence, what_if: WhatIf) -
             "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
             "worker.stage_doubt": Feature(_doubt_stage(breakdown)),
             "worker.growth_doubt": Feature(_doubt_growth(breakdown)),
-            "worker.loader_doubt": Feature(
-                0.0 if tell_of_input(breakdown, evidence)[dp, stage] else _doubt_loader(breakdown)
-            ),
+            "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),
         }

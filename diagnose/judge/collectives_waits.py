@@ -240,7 +240,7 @@ def _share_waited_for(table: _Table, rank: int) -> float:
 def _vary(table: _Table) -> float:
     """Say by how much chance alone makes one of two ranks wait for longer than the other: seconds, from parts of the recording."""
     parts = np.array_split(table.seconds[:, 0] - table.seconds[:, 1], _N_PARTS)
-    return float(np.std([part.sum() for part in parts])) * _N_PARTS**0.5
+    return float(np.std([part.sum() for part in parts]) * np.sqrt(_N_PARTS))
 
 
 def _longest_pause_s(table: _Table, rank: int) -> float:

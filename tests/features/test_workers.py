@@ -15,13 +15,12 @@ from diagnose.features.workers import (
     slow_steps,
     slow_workers,
 )
-from diagnose.model.optype import Op
-from tests.features.hand import N_STEPS, STEPS, components, evidence, slowed, what_if
+from tests.features.hand import N_STEPS, STEPS, components, slowed, what_if
 
 
 def test_nobody_is_slow() -> None:
     """Where no worker is behind, all ratios are exactly 1 and the shares 0."""
-    found = measure_workers(components(), evidence(), what_if())
+    found = measure_workers(components(), what_if())
     for name in ("ratio", "forward_ratio", "backward_ratio"):
         assert found[f"worker.{name}"].value == 1.0
     assert found["worker.slow_share"].value == 0.0
@@ -30,7 +29,7 @@ def test_nobody_is_slow() -> None:
 
 def test_a_slow_worker_is_measured_in_both_directions() -> None:
     """Forward 3 times and backward twice as long is 2.5 times together; one of four workers is slow, in all steps."""
-    found = measure_workers(slowed({(1, 0): 3.0}, backward=0.5), evidence(), what_if())
+    found = measure_workers(slowed({(1, 0): 3.0}, backward=0.5), what_if())
     assert found["worker.forward_ratio"].value == pytest.approx(3.0)
     assert found["worker.backward_ratio"].value == pytest.approx(2.0)
     assert found["worker.ratio"].value == pytest.approx(2.5)
@@ -40,7 +39,7 @@ def test_a_slow_worker_is_measured_in_both_directions() -> None:
 
 def test_the_ratio_is_of_the_steps_in_which_the_worker_is_slow() -> None:
     """Twice as long in the last three of ten steps is a ratio of 2 in 30% of the steps, not 1.3 in all."""
-    found = measure_workers(slowed({(0, 1): 2.0}, steps=slice(7, None)), evidence(), what_if())
+    found = measure_workers(slowed({(0, 1): 2.0}, steps=slice(7, None)), what_if())
     assert found["worker.ratio"].value == pytest.approx(2.0)
     assert found["worker.slow_steps_share"].value == pytest.approx(0.3)
 
@@ -49,7 +48,7 @@ def test_the_slowest_worker_is_measured_and_all_are_listed_worst_first() -> None
     """Of two slow workers the one that loses more comes first, and the features are its."""
     parts = slowed({(0, 0): 1.2, (1, 1): 1.5})
     assert slow_workers(parts) == [(1, 1), (0, 0)]
-    found = measure_workers(parts, evidence(), what_if())
+    found = measure_workers(parts, what_if())
     assert found["worker.ratio"].value == pytest.approx(1.5)
     assert found["worker.slow_share"].value == pytest.approx(0.5)
 
@@ -62,29 +61,21 @@ def test_long_forwards_of_the_first_stage_may_be_its_loader(
     worker: tuple[int, int], backward: float, doubts: bool
 ) -> None:
     """Forwards 3 times as long may wait for input, also where noise lets backwards take 1.02 times; not on another stage."""
-    found = measure_workers(slowed({worker: 3.0}, backward=backward), evidence(), what_if())
-    assert (found["worker.loader_doubt"].value > 0) is doubts
-
-
-@pytest.mark.parametrize(("rows", "doubts"), [(N_STEPS, False), (1, True)])
-def test_a_loader_with_rows_in_all_steps_is_seen(rows: int, doubts: bool) -> None:
-    """Who waits for it inside forwards has a row there, and would be told; one row, of the first step, says nothing."""
-    told = evidence([(Op.DATA_LOAD, int(step)) for step in STEPS[:rows]])
-    found = measure_workers(slowed({(0, 0): 3.0}, backward=0.0), told, what_if())
+    found = measure_workers(slowed({worker: 3.0}, backward=backward), what_if())
     assert (found["worker.loader_doubt"].value > 0) is doubts
 
 
 def test_who_is_slow_by_far_less_is_no_second_one() -> None:
     """Beside a worker that is four times as slow one of 1.06 times is noise: they are neither half of the workers, nor a stage."""
     parts = slowed({(0, 1): 4.0, (1, 1): 1.06}, steps=slice(4, None))
-    found = measure_workers(parts, evidence(), what_if())
+    found = measure_workers(parts, what_if())
     assert (found["worker.slow_share"].value, found["worker.stage_doubt"].value) == (0.25, 0.0)
 
 
 @pytest.mark.parametrize(("factor", "doubts"), [(1.5, True), (6.0, False)])
 def test_another_slow_worker_says_nothing_of_a_loader_that_costs_more(factor: float, doubts: bool) -> None:
     """A worker of another stage takes half as long again beside forwards 3 times as long; or is what costs most."""
-    found = measure_workers(slowed({(1, 0): 3.0, (0, 1): factor}, backward=0.0), evidence(), what_if())
+    found = measure_workers(slowed({(1, 0): 3.0, (0, 1): factor}, backward=0.0), what_if())
     assert (found["worker.loader_doubt"].value > 0) is doubts
 
 
@@ -93,9 +84,9 @@ def test_another_slow_worker_says_nothing_of_a_loader_that_costs_more(factor: fl
 )
 def test_what_slows_forwards_most_may_stop_the_process(backward: float, doubt: float) -> None:
     """Forwards 3 times as long: with usual backwards a slow processor, with backwards twice as long a slow device; else unknown."""
-    found = measure_workers(slowed({(1, 1): 3.0}, backward=backward), evidence(), what_if())
+    found = measure_workers(slowed({(1, 1): 3.0}, backward=backward), what_if())
     assert found["worker.host_doubt"].value == doubt
-    assert measure_workers(components(), evidence(), what_if())["worker.host_doubt"].value == 0.0
+    assert measure_workers(components(), what_if())["worker.host_doubt"].value == 0.0
 
 
 @pytest.mark.parametrize(
@@ -115,7 +106,7 @@ def test_a_slow_replica_may_have_longer_documents(
     parts = slowed(dict.fromkeys(places, 1.5), steps=steps)
     ratio = np.exp(np.random.default_rng(5).normal(0.0, spread, parts.microbatch_ratio.shape))
     parts = dataclasses.replace(parts, microbatch_ratio=ratio, has_token_costs=has_tokens)
-    assert measure_workers(parts, evidence(), what_if())["worker.documents_doubt"].value == doubt
+    assert measure_workers(parts, what_if())["worker.documents_doubt"].value == doubt
 
 
 @pytest.mark.parametrize(
@@ -124,7 +115,7 @@ def test_a_slow_replica_may_have_longer_documents(
 def test_a_whole_stage_that_falls_behind_may_have_more_work(workers: list[tuple[int, int]], doubt: float) -> None:
     """Where all ranks of a stage fall behind, and nobody else; a single rank of it has peers that say that it is slow."""
     parts = slowed(dict.fromkeys(workers, 1.5), steps=slice(4, None))
-    assert measure_workers(parts, evidence(), what_if())["worker.stage_doubt"].value == doubt
+    assert measure_workers(parts, what_if())["worker.stage_doubt"].value == doubt
 
 
 @pytest.mark.parametrize(("growth", "doubt"), [(1.0, 0.0), (1.1, 0.0), (1.2, GROWTH_CHANCE), (0.8, GROWTH_CHANCE)])
@@ -134,9 +125,7 @@ def test_a_stage_whose_work_grows_with_that_of_others_may_be_no_fault(growth: fl
     compute_s = parts.compute_s.copy()
     compute_s[:, :, :, 4:] *= growth
     assert (
-        measure_workers(dataclasses.replace(parts, compute_s=compute_s), evidence(), what_if())[
-            "worker.growth_doubt"
-        ].value
+        measure_workers(dataclasses.replace(parts, compute_s=compute_s), what_if())["worker.growth_doubt"].value
         == doubt
     )
 
@@ -147,19 +136,19 @@ def test_a_worker_slow_in_one_step_says_nothing_of_a_whole_stage() -> None:
     ratio, slow = parts.worker_ratio.copy(), parts.slow_workers.copy()
     ratio[:, 0, 5, 0], slow[0, 0] = 1.5, True
     beside = dataclasses.replace(parts, worker_ratio=ratio, slow_workers=slow)
-    assert measure_workers(beside, evidence(), what_if())["worker.stage_doubt"].value == STAGE_CHANCE
+    assert measure_workers(beside, what_if())["worker.stage_doubt"].value == STAGE_CHANCE
 
 
 def test_older_machines_are_slow_in_all_steps() -> None:
     """Half of all workers are the job's layout where they are slow throughout, and not where they were quick in some steps."""
     for steps, doubt in ((slice(None), LAYOUT_CHANCE), (slice(3, None), 0.0)):
         parts = slowed({(0, 1): 1.5, (1, 1): 1.5}, steps=steps)
-        assert measure_workers(parts, evidence(), what_if())["worker.layout_doubt"].value == doubt
+        assert measure_workers(parts, what_if())["worker.layout_doubt"].value == doubt
 
 
 def test_without_peers_nothing_can_be_said() -> None:
     """With one dp rank every feature of a worker against its peers is missing, with the reason."""
-    found = measure_workers(components(n_dp=1), evidence(), what_if())
+    found = measure_workers(components(n_dp=1), what_if())
     for name in ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share"):
         assert found[f"worker.{name}"].value is None
         assert "dp rank" in found[f"worker.{name}"].reason
@@ -167,9 +156,9 @@ def test_without_peers_nothing_can_be_said() -> None:
 
 def test_the_papers_measures_are_passed_on() -> None:
     """M_W and M_S are the paper's, and missing with a reason where no time was lost."""
-    found = measure_workers(components(), evidence(), what_if(m_w=0.9, m_s=-0.1))
+    found = measure_workers(components(), what_if(m_w=0.9, m_s=-0.1))
     assert (found["worker.m_w"].value, found["stage.m_s"].value) == (0.9, -0.1)
-    missing = measure_workers(components(), evidence(), what_if())
+    missing = measure_workers(components(), what_if())
     assert missing["worker.m_w"].value is None
     assert missing["worker.m_w"].reason
     assert missing["stage.m_s"].reason
