@@ -8,7 +8,7 @@ from diagnose.judge.check import COMPARISONS, find_deciding
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import has_one_rank_doubt, is_rare, probability_of
 from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
-from diagnose.judge.places import find_culprits, label_worker, locate
+from diagnose.judge.places import find_culprits, label_worker, locate, share_on
 from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.worth import Benefit
 from diagnose.model.analysis import Analysis
@@ -26,15 +26,25 @@ MAX_STALLS = 8
 #: ... of those that are not far shorter than the longest.
 STALL_SHARE = 0.1
 
+#: What features tell of the slowest worker alone.
+OF_SLOWEST = ("worker.ratio", "worker.forward_ratio", "worker.backward_ratio")
+
 
 def list_evidence(
     analysis: Analysis, judgement: Judgement, benefit: Benefit, prediction: Prediction | None
 ) -> Iterator[EvidenceItem]:
     """List conditions, those that fail, members, doubts, single stalls, change points and the classifier, in this order."""
     rule = judgement.rule
+    others = _name_others(analysis, rule)
     for condition, text in judgement.held:
+        if others and condition.feature in OF_SLOWEST:
+            continue
         value = analysis.features[condition.feature].value
         yield EvidenceItem("rule", f"{rule.id}/{condition.feature}", text, {condition.feature: value})
+    if others:
+        share = share_on(analysis, rule.components, others)
+        text = f"{write_percent(share)} of the seconds lost to slow workers are on the named ones"
+        yield EvidenceItem("rule", f"{rule.id}/named", text, {"worker.named_share": share})
     yield from _describe_silence(analysis, judgement)
     yield from _describe_hiding(rule, benefit, analysis.gains.recoverable("+".join(rule.components)))
     if analysis.gains.traits_of(rule.components).whom == "workers" and rule.place == "workers":
@@ -49,6 +59,15 @@ def list_evidence(
         values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
         yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
     yield from _describe_classifier(analysis, prediction, judgement)
+
+
+def _name_others(analysis: Analysis, rule: Rule) -> list[tuple[int, int]]:
+    """List the workers that are named where the slowest one, of which features tell, is none of them: slow in few computes."""
+    suspects = analysis.suspects.workers
+    if analysis.gains.traits_of(rule.components).whom != "workers" or rule.place != "workers" or not suspects:
+        return []
+    named = find_culprits(analysis, rule.components)
+    return [] if suspects[0] in named else named
 
 
 def _describe_silence(analysis: Analysis, judgement: Judgement) -> Iterator[EvidenceItem]:

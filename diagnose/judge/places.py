@@ -140,6 +140,12 @@ def list_blamed(analysis: Analysis, components: Sequence[str], share: float = NA
     return [(int(i) // n_stages, int(i) % n_stages) for i in order]
 
 
+def share_on(analysis: Analysis, components: Sequence[str], workers: Sequence[tuple[int, int]]) -> float:
+    """Say which part of the seconds of components lies on some workers, (dp index, stage index) each."""
+    lost = _sum_blame(analysis.gains, components)
+    return sum(float(lost[worker]) for worker in workers) / float(lost.sum())
+
+
 def _sum_blame(gains: Gains, components: Sequence[str]) -> Seconds:
     """Add up the seconds of components that lie on workers, shape (n_dp, n_stages), or (1, 1) where they lie on nobody."""
     by_component = [gains.blame_s[name] for name in components if name in gains.blame_s]

@@ -103,6 +103,12 @@ def test_a_slow_host_of_a_gpu_is_a_slow_worker() -> None:
     assert (cause.cause, other.cause) == ("worker-fault", "data-loading") and cause.confidence > other.confidence
 
 
+def test_evidence_is_of_the_worker_that_is_named() -> None:
+    """Another one is 1.07 times as slow all over; who is named is so in one microbatch of each step, which costs 38%."""
+    (cause,) = diagnose("first-mb-p23", "recorded").causes
+    assert "1.07" not in cause.evidence[0].text and "named ones" in cause.evidence[0].text
+
+
 def test_what_is_less_sure_than_nobody_knows_does_not_lead() -> None:
     """Ranks that take turns on one GPU look like stalls of the allocator (0.00), a slow worker (0.49), or nobody knows (0.48)."""
     first = diagnose("gpu-sliced-f2", "recorded").causes[0]
