@@ -34,7 +34,8 @@ READS_AS = {
     "network.two_links": "how probable it is that two slow links of a worker are so by themselves, not by its card, where both "
     "are slow alike, at the same times, and no collective through the card says it; 0 where one does, or no card is named",
     "network.chance_doubt": "how probable it is that slow places, or times, are those of busy hosts by chance: they hold little "
-    "more than half of the lost seconds of the other half; 0 where they hold far more; misleads in jobs of few steps",
+    "more than half of the lost seconds of the other half, or have no place, and computes of the same steps are slow, too; 0 where "
+    "they hold far more; misleads in jobs of few steps",
     "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
     "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
@@ -56,6 +57,9 @@ TWO_LINKS = 0.28
 #: Slow places of real jobs with nothing injected hold up to 0.72 of the lost seconds of the other half, most of those of
 #: faults 0.8 and more: from a toss-up where the rule begins the doubt falls to none between them.
 BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, 0.495
+#: ... and transfers without a place are those of busy hosts where so much of the lost seconds is in steps with slow computes: 0.3
+#: and 0.4 of real ranks that waited for processors, 0 of real cards.
+BUSY_SHARE = 0.25
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -98,16 +102,13 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
     many = nothing if links_s + groups_s <= 0 else "enough transfers are slow to tell whether they repeat"
     found["network.repeats"] = Feature.missing(few) if repeats is None else Feature(repeats)
     nearness = 0.0 if repeats is None else float(np.clip((NO_CHANCE - repeats) / (NO_CHANCE - BY_CHANCE), 0.0, 1.0))
-    found["network.chance_doubt"] = Feature(CHANCE_DOUBT * nearness)
     everywhere = transfers.slow is not None and transfers.slow.in_time
+    busy = _share_of_slow_steps(transfers, breakdown) if everywhere else 0.0
+    found["network.chance_doubt"] = Feature(CHANCE_DOUBT * max(nearness, min(busy / BUSY_SHARE, 1.0)))
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)
-    found["network.slow_computes"] = (
-        Feature(_share_of_slow_steps(transfers, breakdown))
-        if everywhere
-        else Feature.missing("slow transfers have places")
-    )
+    found["network.slow_computes"] = Feature(busy) if everywhere else Feature.missing("slow transfers have places")
     found["network.apart"] = Feature.missing(many) if apart is None else Feature(min(apart, MOST))
     told = transfers.slow is None or transfers.slow.are_told
     found["network.two_links"] = Feature(0.0 if told else TWO_LINKS)

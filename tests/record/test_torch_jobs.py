@@ -16,7 +16,7 @@ import pytest
 
 import diagnose
 
-pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
+torch = pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
 
 JOBS = Path(__file__).resolve().parents[1] / "torch_jobs"
 #: What others on a busy machine do to a job of sleeping processes stays below this part of its step time; the faults are above it.
@@ -286,3 +286,18 @@ def test_a_schedule_of_ones_own(tmp_path):
     waited = rows[(rows.optype == "backward-recv") & (rows.step == 2)].duration
     assert waited.max() > 0.004, "the first stage waits for the second's first backward"
     assert diagnose.diagnose(tmp_path).fidelity.ok
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_ranks_that_share_a_device(tmp_path, device):
+    """The rank whose kernels take three times as long is slow; on a GPU, where there is one, its clock says so."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU: only the same job on the processor is run")
+    jobs = [{"name": "slow", "slow": [1, 3.0, 0]}, {"name": "sharded", "kind": "fsdp2", "slow": [0, 3.0, 0]}]
+    (tmp_path / "jobs.json").write_text(json.dumps([{"ms": 15.0, "layers": 2, "steps": 12, **job} for job in jobs]))
+    run("gpu_job.py", tmp_path, str(tmp_path / "jobs.json"), "--ranks", "2", "--device", device)
+    for name, rank in (("slow", 1), ("sharded", 0)):
+        found = [cause for cause in found_in(tmp_path / name) if cause.cause == "worker-fault"]
+        assert [[worker.dp for worker in cause.where.workers] for cause in found] == [[rank]]
+    truth = [json.loads(line) for line in (tmp_path / "truth.jsonl").read_text().splitlines()]
+    assert [job["name"] for job in truth] == ["slow", "sharded"] and all(job["step_s"] > 0.1 for job in truth)

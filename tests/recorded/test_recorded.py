@@ -43,7 +43,7 @@ NAMES = (
         "gpu-turns-one",
         "gpu-item-one",
     ),
-    *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23", "half-old-d6", "first-mb-p23"),
+    *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23", "half-old-d6", "first-mb-p23", "opt-f4"),
 )
 
 
