@@ -15,6 +15,7 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
+from diagnose.model.optype import of_types
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
@@ -187,7 +188,7 @@ class Removal:
         for part, extent in gone:
             part.ease_block(i, own, delay, at, extent)
         for scale in plan.scales:
-            for some in at_a_time(own, np.flatnonzero(np.isin(nodes.op, list(scale.ops)))):
+            for some in at_a_time(own, np.flatnonzero(of_types(nodes.op, list(scale.ops)))):
                 own[some] = own[some] * cut(scale.factor_of(nodes.stage[some]), steps)
         return own, delay
 
