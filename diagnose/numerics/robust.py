@@ -122,9 +122,9 @@ def median(values: Floats, *, axis: int | tuple[int, ...] | None = None, keepdim
     if not 0 < n <= LONG_LANE:
         return np.median(values, axis=axis, keepdims=keepdims)
     ordered, count = _order(np.asarray(values, dtype=np.float64), axes)
-    found = ordered[..., n // 2].copy() if n % 2 else (ordered[..., n // 2 - 1] + ordered[..., n // 2]) / 2.0
-    if (count < n).any():
-        found = np.where(count < n, ordered[..., -1], found)
+    found = _middle(ordered, count)
+    if count.ndim or count < n:
+        found = np.where(count < n, np.nan, found)
     return np.expand_dims(found, axes) if keepdims else found[()]
 
 
@@ -146,10 +146,7 @@ def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = 
     if _length_of_lanes(values, axis) > LONG_LANE:
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # about lanes without any value
             return np.nanmedian(values, axis=axis, keepdims=keepdims)
-    ordered, count = _order(values, axis)
-    low, high = _pick(ordered, np.maximum(count - 1, 0) // 2), _pick(ordered, count // 2)
-    # Of an odd number the middle one is both; their sum could overflow.
-    found = np.where(count % 2 == 1, low, (low + high) / 2.0)
+    found = _middle(*_order(values, axis))
     return np.expand_dims(found, axis) if keepdims else found[()]
 
 
@@ -186,6 +183,16 @@ def _order(values: Floats, axis: int | tuple[int, ...]) -> tuple[Floats, NDArray
     if n and not np.isnan(ordered[..., -1]).any():
         return ordered, np.array(n)
     return ordered, np.asarray(n - np.isnan(ordered).sum(axis=-1))
+
+
+def _middle(ordered: Floats, count: NDArray[np.int64]) -> Floats:
+    """Take the median of each lane."""
+    high = _pick(ordered, count // 2)
+    if not count.ndim and count % 2:
+        return high
+    low = _pick(ordered, np.maximum(count - 1, 0) // 2)
+    # Of an odd number the middle one is both; their sum could overflow.
+    return (low + high) / 2.0 if not count.ndim else np.where(count % 2 == 1, low, (low + high) / 2.0)
 
 
 def _pick(ordered: Floats, at: NDArray[np.int64]) -> Floats:

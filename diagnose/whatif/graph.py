@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -21,8 +21,7 @@ from diagnose.whatif.overlaps import Overlaps
 MAX_CELLS = 500_000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Operations that move together: a point-to-point pair, a collective, or one operation alone.
 
     It moves when the last of `members` has started; `across_dp` says that the members of all dp ranks belong to it.

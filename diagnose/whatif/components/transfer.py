@@ -303,7 +303,7 @@ def _quick_steps(seconds: Seconds) -> Seconds:
         return seconds
     by_step = median(seconds, axis=0)  # (n_steps, n_dp)
     logs = np.log(np.maximum(by_step, TINY_S))
-    slow = np.stack([upper_level(of_rank) for of_rank in logs.T], axis=1)
+    slow = upper_level(logs.T).T
     low, high = (nan_median(np.where(at, by_step, np.nan), axis=0) for at in (~slow, slow))
     apart = (low > 0) & (high > TWO_LEVELS_RATIO * low)
     return np.where((slow & apart)[None], np.nan, seconds) if apart.any() else seconds
