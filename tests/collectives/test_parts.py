@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 import diagnose
@@ -11,7 +12,7 @@ from diagnose.judge.rules import load_rules
 from diagnose.model.place import Worker
 from diagnose.trace.collectives.recognise import find_dumps, load_collectives
 from tests.collectives.simulate import Fault, Shape, simulate
-from tests.collectives.write import write_flight_recorder
+from tests.collectives.write import write_flight_recorder, write_inspector
 
 
 @pytest.mark.parametrize(
@@ -62,3 +63,17 @@ def test_a_late_rank_is_for_those_whom_the_rule_names(tmp_path) -> None:
     rule = next(rule for rule in load_rules().rules if rule.id == cause.cause)
     assert cause.cause == "worker-fault" and cause.who and cause.check
     assert (cause.who, cause.check) == (rule.who, rule.check)
+
+
+def test_a_slow_group_is_told_with_the_seconds_of_each_operation(tmp_path) -> None:
+    """What a transfer takes by itself, nobody waiting, is that of the operation named, and not of the group's other one."""
+    group = ("dp", 0, 0)
+    run = simulate(Shape(2, 4, 2), Fault("link", factor=30.0, group=group), seed=6, n_steps=12)
+    found = diagnose.diagnose(write_inspector(run, tmp_path / "dumps", seed=1, version="v4.2", has_p2p=True))
+    truth = {}
+    for name, op in (("AllGather", "_allgather_base"), ("ReduceScatter", "_reduce_scatter_base")):
+        alone_s: dict[int, float] = {}
+        for call in (call for of_rank in run.calls for call in of_rank if (call.group, call.op) == (group, op)):
+            alone_s[call.number] = min(alone_s.get(call.number, np.inf), call.end - call.arrive)
+        truth[name] = float(np.median(list(alone_s.values())))
+    assert {slow.operation: slow.transfer_s for slow in found.collectives.slow_groups} == pytest.approx(truth, rel=0.01)
