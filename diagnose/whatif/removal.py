@@ -373,7 +373,10 @@ def _join_lanes(each: Sequence[OfNodes], shape: tuple[int, int]) -> OfNodes:
         return each[0]
     if all(isinstance(lanes, np.ndarray) for lanes in each):
         return np.concatenate([stack(lanes, shape) for lanes in each], axis=1)
-    return [np.concatenate([np.broadcast_to(a, shape) for a in of_node]) for of_node in zip(*each, strict=True)]
+    return [
+        np.concatenate([a if a.shape == shape else np.broadcast_to(a, shape) for a in of_node])
+        for of_node in zip(*each, strict=True)
+    ]
 
 
 def _split_computes(o: Observed, n_stages: int) -> list[tuple[int | Ints, Place | Places]]:

@@ -122,8 +122,9 @@ def _walk(
     moved: list[dict[int, Seconds]] = [{} for _ in worlds]
     openings = [np.zeros((1, 1))] * len(worlds)
     awaited = {i for event in graph.events for i in event.awaits}
+    first_two = list(zip(ends[:2], moved[:2], strict=True))
     for i, (event, forget) in enumerate(zip(graph.events, graph.last_use, strict=True)):
-        moves = [_move(graph, event, ends[w], moved[w], delay) for w in range(min(len(worlds), 2))]
+        moves = [_move(graph, event, *world, delay) for world in first_two]
         if len(worlds) > 2:
             apart = not _is_shared(graph, event, ends, moved)
             moves.append(_move(graph, event, ends[2], moved[2], delay) if apart else moves[0])
