@@ -5,7 +5,7 @@ import numpy as np
 from diagnose.features.workers import slow_workers
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
-from diagnose.model.optype import DP_COLLECTIVES
+from diagnose.model.optype import DP_COLLECTIVES, of_types
 from diagnose.model.trace import Seconds, Trace
 
 #: Each feature: what its values read as, and when it misleads.
@@ -36,9 +36,7 @@ def _wait_share(trace: Trace, worker: tuple[int, int]) -> Feature:
     spent_s: Seconds = np.zeros(trace.n_dp)
     n_seen = 0
     for block in trace.blocks:
-        nodes = np.flatnonzero(
-            np.isin(block.nodes.op, [int(op) for op in DP_COLLECTIVES]) & (block.nodes.stage == stage)
-        )
+        nodes = np.flatnonzero(of_types(block.nodes.op, DP_COLLECTIVES) & (block.nodes.stage == stage))
         seconds = block.end_s[nodes] - block.start_s[nodes]
         whole = np.asarray(~np.isnan(seconds).any(axis=2))  # what all ranks recorded
         spent_s += np.where(whole[:, :, None], seconds, 0.0).sum(axis=(0, 1))

@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.errors import UsageError
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Change, Reschedule, Work
-from diagnose.model.optype import DIRECTIONS
+from diagnose.model.optype import DIRECTIONS, of_types
 from diagnose.model.placement import positions_of
 from diagnose.model.remedy import Refusal
 from diagnose.model.trace import Seconds
@@ -147,7 +147,7 @@ def _find_positions(analysis: Analysis, n_virtual: int) -> tuple[int, ...]:
     """Say where in the model each model chunk stands, by chunk x stages + stage."""
     found = np.arange(n_virtual)
     for block in analysis.trace.blocks:
-        nodes, computes = block.nodes, np.flatnonzero(np.isin(block.nodes.op, DIRECTIONS))
+        nodes, computes = block.nodes, np.flatnonzero(of_types(block.nodes.op, DIRECTIONS))
         virtual = np.maximum(nodes.chunk, 0) * analysis.trace.n_stages + nodes.stage
         found[virtual[computes]] = positions_of(nodes)[computes]
     return tuple(found.tolist())

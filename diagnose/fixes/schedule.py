@@ -15,7 +15,7 @@ from diagnose.fixes.layers import LayerModel, model_layers
 from diagnose.fixes.places import read_whole
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Reschedule
-from diagnose.model.optype import DIRECTIONS, Op
+from diagnose.model.optype import DIRECTIONS, Op, of_types
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.schedule import (
     SCHEDULES,
@@ -184,7 +184,7 @@ def _list_orders(analysis: Analysis) -> list[Ints]:
     start_s = np.nan_to_num(nan_median(block.start_s, axis=(1, 2)))
     found = []
     for stage in range(analysis.trace.n_stages):
-        here = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS))
+        here = np.flatnonzero((nodes.stage == stage) & of_types(nodes.op, DIRECTIONS))
         here = here[np.argsort(start_s[here], kind="stable")]
         part = np.array([DIRECTIONS.index(Op(op)) for op in nodes.op[here].tolist()], dtype=np.int64)
         found.append(np.stack([part, nodes.chunk[here], nodes.microbatch[here], np.zeros_like(part)], axis=1))
@@ -312,7 +312,7 @@ def _bubble(analysis: Analysis, step_s: float) -> float:
     work = np.nansum(analysis.breakdown.compute_s, axis=(0, 1, 2)).mean() / analysis.trace.n_stages
     beside = []
     for block in analysis.trace.blocks:
-        computes = np.isin(block.nodes.op, DIRECTIONS)
+        computes = of_types(block.nodes.op, DIRECTIONS)
         start_s, end_s = block.start_s[computes], block.end_s[computes]
         beside.append(
             np.nanmax(block.end_s, axis=(0, 2)) - np.nanmax(end_s, axis=(0, 2)) + np.nanmin(start_s, axis=(0, 2))

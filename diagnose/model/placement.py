@@ -3,9 +3,11 @@
 Enters: the nodes of a block. Leaves: positions, and the compute of each transfer. Costs a pass over the nodes.
 """
 
+import itertools
+
 import numpy as np
 
-from diagnose.model.optype import Op
+from diagnose.model.optype import Op, of_types
 from diagnose.model.trace import Ints, Nodes
 
 #: By direction (0 forward, 1 backward): the compute, what it receives and sends, and how far ahead its data go.
@@ -27,7 +29,7 @@ def positions_of(nodes: Nodes) -> Ints:
 
 def stage_at(nodes: Nodes) -> dict[int, int]:
     """Say which stage holds each position of the model."""
-    forwards = np.flatnonzero(np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD)))
+    forwards = np.flatnonzero(of_types(nodes.op, (Op.FORWARD, Op.BACKWARD)))
     found: dict[int, int] = dict(
         zip(positions_of(nodes)[forwards].tolist(), nodes.stage[forwards].tolist(), strict=True)
     )
@@ -38,11 +40,11 @@ def list_by_place(nodes: Nodes) -> dict[tuple[int, int], list[int]]:
     """List the nodes of each (type, stage) by `seq`."""
     order = np.lexsort((nodes.seq, nodes.op, nodes.stage))
     op, stage = nodes.op[order], nodes.stage[order]
-    first = np.flatnonzero(np.r_[True, (np.diff(op) != 0) | (np.diff(stage) != 0)][: len(order)])
-    parts = (
-        zip(op[first].tolist(), stage[first].tolist(), np.split(order, first[1:]), strict=True) if len(first) else ()
-    )
-    return {(of_op, of_stage): part.tolist() for of_op, of_stage, part in parts}
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = (op[1:] != op[:-1]) | (stage[1:] != stage[:-1])
+    places = zip(op[is_first].tolist(), stage[is_first].tolist(), strict=True)
+    in_order, begins = order.tolist(), [*np.flatnonzero(is_first).tolist(), len(order)]
+    return {place: in_order[a:b] for place, (a, b) in zip(places, itertools.pairwise(begins), strict=True)}
 
 
 def match_transfers(nodes: Nodes) -> dict[int, int]:

@@ -29,7 +29,7 @@ SMOOTHER_RATIO = 1.6
 
 def robust_deviation(residuals: Floats) -> float:
     """Estimate the standard deviation of values around zero by their median absolute deviation."""
-    return float(MAD_TO_SIGMA * np.median(np.abs(residuals)))
+    return float(MAD_TO_SIGMA * median(np.abs(residuals)))
 
 
 def noise_of_differences(values: Floats, *, axis: int = -1) -> Floats:
@@ -39,7 +39,7 @@ def noise_of_differences(values: Floats, *, axis: int = -1) -> Floats:
     """
     if values.shape[axis] < 2:
         return np.zeros(np.delete(values.shape, axis))
-    return np.asarray(MAD_TO_SIGMA * np.median(np.abs(np.diff(values, axis=axis)), axis=axis) / np.sqrt(2.0))
+    return np.asarray(MAD_TO_SIGMA * median(np.abs(np.diff(values, axis=axis)), axis=axis) / np.sqrt(2.0))
 
 
 def lower_median(values: Floats, *, axis: int = -1) -> Any:
@@ -83,8 +83,8 @@ def upper_level(values: Floats, *, apart: float = LEVELS_APART) -> NDArray[np.bo
     total, square = np.cumsum(ordered, axis=-1), np.cumsum(ordered**2, axis=-1)
     low, high = total[..., :-1] / count, (total[..., -1:] - total[..., :-1]) / (n - count)
     within = np.maximum(square[..., -1:] - count * low**2 - (n - count) * high**2, 0.0)
-    at = np.argmin(within, axis=-1)[..., None]
-    between, within, limit = (np.take_along_axis(of, at, axis=-1) for of in (high - low, within, ordered))
+    at = np.argmin(within, axis=-1)
+    between, within, limit = (_pick(of, at)[..., None] for of in (high - low, within, ordered))
     return np.asarray((values > limit) & (between > apart * np.sqrt(within / n)))
 
 
@@ -102,13 +102,30 @@ def upper_stretch(series: Floats, *, apart: float = STRETCHES_APART) -> NDArray[
         return np.zeros(series.shape, dtype=bool)
     padded = np.pad(series, [(0, 0)] * (series.ndim - 1) + [(SMOOTHED // 2,) * 2], mode="reflect")
     windows = np.lib.stride_tricks.sliding_window_view(padded, SMOOTHED, axis=-1)
-    upper = upper_level(np.median(windows, axis=-1), apart=SMOOTHER_RATIO * apart)
+    upper = upper_level(median(windows, axis=-1), apart=SMOOTHER_RATIO * apart)
     n_upper = upper.sum(axis=-1, keepdims=True)
     high = np.where(upper, series, 0.0).sum(axis=-1, keepdims=True) / np.maximum(n_upper, 1)
     low = np.where(upper, 0.0, series).sum(axis=-1, keepdims=True) / np.maximum(n - n_upper, 1)
     within = np.sqrt(np.mean((series - np.where(upper, high, low)) ** 2, axis=-1, keepdims=True))
     enough = np.minimum(n_upper, n - n_upper) >= SMOOTHED
     return np.asarray(upper & enough & (high - low > apart * within))
+
+
+def median(values: Floats, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
+    """Take medians as `numpy.median` does, bit by bit, in half of the time where lanes are short; NaN in lanes with one.
+
+    >>> float(median(np.array([4.0, 1.0, 3.0, 2.0])))
+    2.5
+    """
+    axes = tuple(range(values.ndim)) if axis is None else axis
+    n = _length_of_lanes(values, axes)
+    if not 0 < n <= LONG_LANE:
+        return np.median(values, axis=axis, keepdims=keepdims)
+    ordered, count = _order(np.asarray(values, dtype=np.float64), axes)
+    found = _middle(ordered, count)
+    if count.ndim or count < n:
+        found = np.where(count < n, np.nan, found)
+    return np.expand_dims(found, axes) if keepdims else found[()]
 
 
 def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
@@ -129,10 +146,7 @@ def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = 
     if _length_of_lanes(values, axis) > LONG_LANE:
         with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # about lanes without any value
             return np.nanmedian(values, axis=axis, keepdims=keepdims)
-    ordered, count = _order(values, axis)
-    low, high = _pick(ordered, np.maximum(count - 1, 0) // 2), _pick(ordered, count // 2)
-    # Of an odd number the middle one is both; their sum could overflow.
-    found = np.where(count % 2 == 1, low, (low + high) / 2.0)
+    found = _middle(*_order(values, axis))
     return np.expand_dims(found, axis) if keepdims else found[()]
 
 
@@ -161,19 +175,32 @@ def _length_of_lanes(values: Floats, axis: int | tuple[int, ...]) -> int:
 
 
 def _order(values: Floats, axis: int | tuple[int, ...]) -> tuple[Floats, NDArray[np.int64]]:
-    """Sort over some axes, made one and put last, NaN at the end; and count the values that are none."""
-    axes = (axis,) if isinstance(axis, int) else axis
-    last = tuple(range(-len(axes), 0))
-    moved = np.moveaxis(values, axes, last)
-    flat = moved.reshape(
-        *moved.shape[: moved.ndim - len(axes)], _length_of_lanes(values, axis)
-    )  # -1 fails without lanes
-    return np.sort(flat, axis=-1), np.asarray(flat.shape[-1] - np.count_nonzero(np.isnan(flat), axis=-1))
+    """Sort over some axes, made one and put last, NaN at the end; and count the values of each lane, once where none is NaN."""
+    axes = [i % values.ndim for i in ((axis,) if isinstance(axis, int) else axis)]
+    kept = [i for i in range(values.ndim) if i not in axes]
+    n = _length_of_lanes(values, axis)
+    ordered = np.sort(values.transpose(*kept, *axes).reshape(*(values.shape[i] for i in kept), n), axis=-1)
+    if n and not np.isnan(ordered[..., -1]).any():
+        return ordered, np.array(n)
+    return ordered, np.asarray(n - np.isnan(ordered).sum(axis=-1))
+
+
+def _middle(ordered: Floats, count: NDArray[np.int64]) -> Floats:
+    """Take the median of each lane."""
+    high = _pick(ordered, count // 2)
+    if not count.ndim and count % 2:
+        return high
+    low = _pick(ordered, np.maximum(count - 1, 0) // 2)
+    # Of an odd number the middle one is both; their sum could overflow.
+    return (low + high) / 2.0 if not count.ndim else np.where(count % 2 == 1, low, (low + high) / 2.0)
 
 
 def _pick(ordered: Floats, at: NDArray[np.int64]) -> Floats:
-    """Take one value of each lane."""
-    found: Floats = np.take_along_axis(ordered, np.asarray(at)[..., None], axis=-1)[..., 0]
+    """Take one value of each lane, the same of all where one place is given; `take_along_axis` costs three times as much."""
+    if not at.ndim and ordered.ndim > 1:
+        return ordered[..., int(at)].copy()
+    lanes = ordered.reshape(math.prod(ordered.shape[:-1]), ordered.shape[-1])
+    found: Floats = lanes[np.arange(len(lanes)), at.ravel()].reshape(ordered.shape[:-1])
     return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, Op
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, Op, of_types
 from diagnose.model.recording import Recording
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.columns import begins_run
@@ -99,7 +99,7 @@ class LinkFinder:
             ((Op.EMBEDDING,), (r.step, r.dp, self.tp, self.cp)),
             (DIRECTIONS, (r.step, r.dp, self.stage, zero)),
         ):
-            rows = np.flatnonzero(np.isin(r.op, [int(op) for op in ops]))
+            rows = np.flatnonzero(of_types(r.op, ops))
             key = number_combinations(*(column[rows] for column in same), r.op[rows].astype(np.int64), self.seq[rows])
             rows = rows[np.lexsort((self.clock[rows], key))]
             key = np.sort(key)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
+from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op, of_types
 from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.lost_rows import number_by_labels
@@ -123,7 +123,7 @@ def _find_cells(
     n_steps, n_dp, n_stages = sizes
     for _ in range(2):
         node_at, op, stage, seq, counts = _find_nodes(rows, at, n_stages)
-        if not np.isin(op, (Op.FORWARD, Op.BACKWARD)).any():
+        if not of_types(op, (Op.FORWARD, Op.BACKWARD)).any():
             raise TraceError("has no usable forward-compute row on any worker", where=name)
         n_cells = (len(op) + 1) * n_steps * n_dp
         if n_cells <= MAX_CELLS_PER_ROW * len(rows) + SPARE_CELLS:
@@ -240,7 +240,7 @@ def _name_nodes(
         for found, column in columns:
             if column is not None:
                 found[cells.node_at[in_lane]] = column[in_lane]
-    compute = np.isin(op, DIRECTIONS)
+    compute = of_types(op, DIRECTIONS)
     if rows.chunk is None:
         chunk = _rank_positions(stage, position)
     chunk = _number_chunks(op, stage, chunk)
@@ -270,7 +270,7 @@ def _rank_positions(stage: Ints, position: Ints) -> Ints:
 
 def _number_chunks(op: Ints, stage: Ints, labels: Ints) -> Ints:
     """Number the model chunks from 0; all -1 where the labels are missing or make no sense for the computes of a stage."""
-    compute = np.isin(op, (Op.FORWARD, Op.BACKWARD))  # a weight gradient may be of several microbatches
+    compute = of_types(op, (Op.FORWARD, Op.BACKWARD))  # a weight gradient may be of several microbatches
     unknown = np.full(len(op), -1, dtype=np.int64)
     known = np.unique(labels[compute])
     if known[0] < 0 or len(known) > MAX_CHUNKS:
@@ -280,7 +280,7 @@ def _number_chunks(op: Ints, stage: Ints, labels: Ints) -> Ints:
     runs = np.bincount(((op * (int(stage.max()) + 1) + stage) * len(known) + chunk)[compute])
     if len(known) * int(runs.max()) > MAX_CELLS_PER_ROW * int(runs[runs > 0].min()) * len(known):
         return unknown
-    chunked = np.isin(op, (*DIRECTIONS, Op.ALL_GATHER, Op.REDUCE_SCATTER))
+    chunked = of_types(op, (*DIRECTIONS, Op.ALL_GATHER, Op.REDUCE_SCATTER))
     return np.where(chunked, chunk, -1)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS, P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op, of_types
 from diagnose.model.placement import positions_of, stage_at
 from diagnose.model.trace import Block, Seconds
 
@@ -38,7 +38,7 @@ def lacks_transfers(blocks: Sequence[Block]) -> bool:
     """Say whether several stages were recorded and no transfer between them."""
     p2p = [int(op) for op in P2P]
     return any(block.nodes.stage.max() > 0 for block in blocks) and not any(
-        np.isin(block.nodes.op, p2p).any() for block in blocks
+        of_types(block.nodes.op, p2p).any() for block in blocks
     )
 
 
@@ -67,7 +67,7 @@ class _Plan:
         self.block = block
         self.n_stages = n_stages
         self.position, self.holder = positions_of(nodes), stage_at(nodes)
-        self.computes = np.flatnonzero(np.isin(nodes.op, DIRECTIONS))
+        self.computes = np.flatnonzero(of_types(nodes.op, DIRECTIONS))
         self.at = {
             (int(nodes.op[n]), int(self.position[n]), int(nodes.microbatch[n])): n for n in self.computes.tolist()
         }

@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.documents import Documents
 from diagnose.model.members import GROUP_PREFIXES, Members
-from diagnose.model.optype import DIRECTIONS, EVIDENCE, NAMES, Op
+from diagnose.model.optype import DIRECTIONS, EVIDENCE, NAMES, Op, of_types
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.trace.dense import lay_out_rows
 from diagnose.trace.documents import read_documents
@@ -151,7 +151,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
 def _refuse_idle_stages(nodes: Nodes, stage_labels: Ints, name: str) -> None:
     """Refuse a trace with a stage that never computes."""
     for stage, label in enumerate(stage_labels.tolist()):
-        if not np.isin(nodes.op[nodes.stage == stage], DIRECTIONS).any():
+        if not of_types(nodes.op[nodes.stage == stage], DIRECTIONS).any():
             raise TraceError(
                 f"stage {label} has no compute row; expected forward- and backward-compute on every stage", where=name
             )

@@ -14,7 +14,7 @@ from diagnose.errors import MemoryShortageError
 from diagnose.model.job_names import id_of_path, locate
 from diagnose.model.members import Members
 from diagnose.model.memory import BYTES_AT_START, BYTES_PER_NODE, default_memory, write_bytes
-from diagnose.model.optype import DP_COLLECTIVES
+from diagnose.model.optype import DP_COLLECTIVES, of_types
 from diagnose.model.recording import Unobserved
 from diagnose.model.trace import Ints, Job, Trace
 from diagnose.trace.derive import derive_transfers, lacks_transfers
@@ -166,7 +166,7 @@ def _reduces_alone(grid: Grid, found: dict[str, Any]) -> bool:
         or any(found.get(key) for key in ("tp_size", "cp_size", "dp_size"))
     ):
         return False
-    return any(np.isin(block.nodes.op, DP_COLLECTIVES).any() for block in grid.blocks)
+    return any(of_types(block.nodes.op, DP_COLLECTIVES).any() for block in grid.blocks)
 
 
 def _number_ranks(grid: Grid, job: Job) -> tuple[Ints, Members | None]:

@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 
 from diagnose.model.members import Members
-from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
+from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op, of_types
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.trace.columns import begins_run
 from diagnose.trace.dense import MAX_CELLS_PER_ROW
@@ -78,7 +78,7 @@ def merge_members(
         last_s = np.maximum.reduceat(start_s, place[first])
         end_s = np.maximum.reduceat(end_s, place[first])
         place_of = np.ravel_multi_index(take_index(at, first), sizes)
-        start_s = _find_starts(place_of, np.isin(rows.op[first], _COMPUTES), first_s, last_s, end_s)
+        start_s = _find_starts(place_of, of_types(rows.op[first], _COMPUTES), first_s, last_s, end_s)
     kept, evidence_s = _join_overlapping(rows, key, split[n_simulated:])
     keep = np.r_[first, kept]
     merged = dataclasses.replace(
@@ -216,7 +216,7 @@ def _find_clocks(table: _ComputeTimes, shape: tuple[int, int, int]) -> tuple[Sec
 def _lay_out(rows: Rows, at: RowIndex, sizes: GridSizes, member: Ints, n_members: int) -> _ComputeTimes:
     """Lay the computes out over members, and keep those of which every member that is there has a row."""
     n_workers = sizes[1] * sizes[2]
-    picked = np.flatnonzero(np.isin(rows.op, _COMPUTES))
+    picked = np.flatnonzero(of_types(rows.op, _COMPUTES))
     assert rows.seq is not None
     key, seq = row_key(rows, at, sizes)[picked], rows.seq[picked]
     is_first = begins_run(key, seq)

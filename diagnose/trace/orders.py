@@ -5,7 +5,7 @@ Enters: blocks, each of steps with the same operations. Leaves: blocks of steps 
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS
+from diagnose.model.optype import DIRECTIONS, of_types
 from diagnose.model.trace import Block, Bools, Ints, Seconds
 from diagnose.trace.restart import describe_steps
 
@@ -26,7 +26,7 @@ def part_orders(blocks: list[Block], warnings: list[str]) -> list[Block]:
 
 def _part(block: Block) -> list[Block]:
     """Part one block; as it is where all steps run in one order, or each in its own."""
-    computes = np.isin(block.nodes.op, DIRECTIONS)
+    computes = of_types(block.nodes.op, DIRECTIONS)
     start_s, end_s, stage = block.start_s[computes], block.end_s[computes], block.nodes.stage[computes]
     left = np.arange(len(block.steps))
     groups: list[Ints] = []

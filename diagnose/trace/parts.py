@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS
+from diagnose.model.optype import DIRECTIONS, of_types
 from diagnose.model.trace import Ints
 from diagnose.trace.columns import begins_run
 from diagnose.trace.rows import RowIndex, Rows, take_index, take_rows
@@ -28,7 +28,7 @@ def join_parts(
     """
     if rows.microbatch is None or not len(others):
         return rows, at
-    order = np.flatnonzero(np.isin(rows.op, DIRECTIONS))
+    order = np.flatnonzero(of_types(rows.op, DIRECTIONS))
     order = order[np.lexsort((rows.start_s[order], lane[order]))]
     chunk = rows.microbatch if rows.chunk is None else rows.chunk
     begins = begins_run(*(column[order] for column in (lane, rows.op, rows.microbatch, chunk)))

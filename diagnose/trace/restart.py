@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import Op
+from diagnose.model.optype import Op, of_types
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.dense import Dense
 from diagnose.trace.member_labels import MemberLabels
@@ -78,7 +78,7 @@ def refuse_steps_at_a_time(dense: Dense, origin_s: Seconds | None, labels: Ints,
     TraceError
         The steps are named.
     """
-    computes = (dense.nodes.stage == 0) & np.isin(dense.nodes.op, (Op.FORWARD, Op.BACKWARD))
+    computes = (dense.nodes.stage == 0) & of_types(dense.nodes.op, (Op.FORWARD, Op.BACKWARD))
     if origin_s is None or len(origin_s) < MIN_STEPS or not computes.any():
         return
     begins = origin_s + np.fmin.reduce(dense.start_s[computes, :, 0], axis=0)

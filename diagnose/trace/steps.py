@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS, P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op, of_types
 from diagnose.model.trace import TOKEN_COLUMNS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.numerics.figures import write_figure, write_percent
 from diagnose.trace.dense import Dense
@@ -189,7 +189,7 @@ def take_out_evaluations(dense: Dense, evidence: Evidence, n_stages: int) -> Evi
     most workers run after it in a step is an evaluation: one row of each worker, with the transfers in between.
     """
     nodes = dense.nodes
-    forward = np.isin(nodes.op, (Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV))
+    forward = of_types(nodes.op, (Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV))
     last = np.full((n_stages, *dense.start_s.shape[1:]), np.inf)
     for stage in range(n_stages):
         backward = (nodes.op == Op.BACKWARD) & (nodes.stage == stage)
@@ -226,7 +226,7 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
     if not len(rows):
         return
     nodes = dense.nodes
-    compute = np.isin(nodes.op, DIRECTIONS)
+    compute = of_types(nodes.op, DIRECTIONS)
     step, dp, stage = evidence.step[rows], evidence.dp[rows], evidence.stage[rows]
     after = np.zeros(len(rows), dtype=bool)
     starts, ends = [], []
@@ -270,7 +270,7 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
     count = _count_operations(nodes, there)
     per_step = count.max(axis=1)
     cut_off = _find_cut_off(nodes, there)
-    pipelined = np.isin(nodes.op, _PIPELINED)
+    pipelined = of_types(nodes.op, _PIPELINED)
     blocks: list[Block] = []
     n_missing = n_stray = 0
     for n_of_type in np.unique(per_step).tolist():
@@ -279,7 +279,7 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
         n_stray += int(np.count_nonzero(there[:, at][~kept_node]))
         absent = pipelined[kept_node, None, None] & (nodes.seq[kept_node, None, None] >= count[None, at])
         missing = ~there[np.ix_(kept_node, at)] & ~absent
-        computes = kept_node & np.isin(nodes.op, DIRECTIONS)  # what has none is no step
+        computes = kept_node & of_types(nodes.op, DIRECTIONS)  # what has none is no step
         missing_share = missing.mean(axis=(0, 2)) if computes.any() else np.ones(len(at))
         dropped = (missing_share > MAX_MISSING_SHARE) | cut_off[at]
         kept[at[dropped]] = False
@@ -325,7 +325,7 @@ def _absent_workers(blocks: list[Block]) -> list[str]:
 
 def _count_operations(nodes: Nodes, there: Bools) -> Ints:
     """Say how many forwards and backwards a stage runs in each lane: shape (n_steps, n_dp), lost rows counted."""
-    compute = np.isin(nodes.op, (Op.FORWARD, Op.BACKWARD))
+    compute = of_types(nodes.op, (Op.FORWARD, Op.BACKWARD))
     n_seq = int(nodes.seq.max()) + 1
     runs = np.zeros((n_seq, *there.shape[1:]), dtype=np.int64)
     np.add.at(runs, nodes.seq[compute], there[compute])
@@ -338,7 +338,7 @@ def _choose_nodes(nodes: Nodes, there: Bools, per_step: Ints, n_of_type: int) ->
     share = there[:, per_step == n_of_type].mean(axis=(1, 2))
     enough = per_step > nodes.seq[:, None]
     in_others = (there.mean(axis=2) * enough).sum(axis=1) / np.maximum(enough.sum(axis=1), 1)
-    pipelined = np.isin(nodes.op, _PIPELINED)
+    pipelined = of_types(nodes.op, _PIPELINED)
     kept: Bools = (share >= USUAL_SHARE) | (pipelined & (nodes.seq < n_of_type) & (in_others >= USUAL_SHARE))
     # Whatever counts up to a kept operation is there, too: its rows were lost.
     place = nodes.op * (int(nodes.stage.max()) + 1) + nodes.stage
@@ -364,7 +364,7 @@ def _cut_block(steps: Ints, dense: Dense, kept_node: Bools, at: Ints, absent: Bo
 
 def _find_cut_off(nodes: Nodes, there: Bools) -> Bools:
     """Mark the steps whose end is missing: nothing of what closes other steps, or many more forwards than backwards."""
-    closing = np.isin(nodes.op, (Op.REDUCE_SCATTER, Op.SEPARATE, Op.LAYERNORM, Op.EMBEDDING, Op.CLIP, Op.OPTIMIZER))
+    closing = of_types(nodes.op, (Op.REDUCE_SCATTER, Op.SEPARATE, Op.LAYERNORM, Op.EMBEDDING, Op.CLIP, Op.OPTIMIZER))
     has: Bools = np.asarray(there.any(axis=2))
     closing &= has.mean(axis=1) >= USUAL_SHARE
     cut = np.zeros(there.shape[1], dtype=bool)
@@ -380,7 +380,7 @@ def _compute_pace(blocks: list[Block]) -> Seconds:
     """Say how long the computes of each step are against those of a usual step; ratio, shape (n_steps,)."""
     paces = []
     for block in blocks:
-        computes = np.isin(block.nodes.op, DIRECTIONS)
+        computes = of_types(block.nodes.op, DIRECTIONS)
         seconds = (block.end_s - block.start_s)[computes]
         seconds = seconds[~np.isnan(seconds).all(axis=(1, 2))]
         pace = seconds / np.maximum(np.nanmedian(seconds, axis=(1, 2), keepdims=True), TINY_S)

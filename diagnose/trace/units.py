@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS
+from diagnose.model.optype import DIRECTIONS, of_types
 from diagnose.model.trace import Block
 from diagnose.numerics.figures import write_figure, write_percent
 from diagnose.trace.rows import Rows
@@ -119,7 +119,7 @@ def _measure(blocks: Sequence[Block]) -> tuple[float, float]:
         some = slice(None, None, max(1, len(block.steps) // STEPS_ASKED))
         start_s, end_s = block.start_s[:, some], block.end_s[:, some]
         steps.append(np.fmax.reduce(end_s, axis=(0, 2)) - np.fmin.reduce(start_s, axis=(0, 2)))
-        at = np.isin(block.nodes.op, DIRECTIONS)
+        at = of_types(block.nodes.op, DIRECTIONS)
         taken_s = (end_s[at] - start_s[at]).ravel()
         computes.append(taken_s[~np.isnan(taken_s)])
     if not any(map(len, computes)):

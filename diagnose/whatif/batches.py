@@ -9,8 +9,9 @@ import warnings
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS, P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op, of_types
 from diagnose.model.trace import Block, Ints, Nodes, Seconds
+from diagnose.numerics.robust import median
 from diagnose.whatif.graph import split_nodes
 from diagnose.whatif.overlaps import find_overlaps
 
@@ -55,7 +56,7 @@ class SampledLanes:
         forwards = block.nodes.op == Op.FORWARD
         took_s = (self.end_s - self.start_s)[forwards]
         took_s = took_s[np.isfinite(took_s)]
-        forward_s = float(np.median(took_s)) if len(took_s) else 0.0
+        forward_s = float(median(took_s)) if len(took_s) else 0.0
         jitter_s = self._jitter(block)
         self.tolerance_s = max(TOLERANCE_S, TOLERANCE_SHARE * forward_s, JITTER_DEVIATIONS * jitter_s)
         self.granularity_s = GRANULARITY_S + 4.0 * float(np.spacing(np.float32(np.nanmax(self.end_s))))
@@ -71,7 +72,7 @@ class SampledLanes:
         usual = np.where(there, self.start_s, 0.0).sum(axis=1) / np.maximum(there.sum(axis=1), 1)
         beside = find_overlaps(block, usual)
         for stage in range(int(nodes.stage.max()) + 1):
-            computes = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, DIRECTIONS))
+            computes = np.flatnonzero((nodes.stage == stage) & of_types(nodes.op, DIRECTIONS))
             order = computes[np.argsort(usual[computes], kind="stable")]
             gap = self.start_s[order[1:]] - self.end_s[order[:-1]]
             if beside:
@@ -121,7 +122,7 @@ def find_batches(nodes: Nodes, sample: SampledLanes, order: Ints) -> list[tuple[
 
     `order` lists the worker's nodes in launch order.
     """
-    p2p = order[np.isin(nodes.op[order], P2P)]
+    p2p = order[of_types(nodes.op[order], P2P)]
     batches = _group_alike(sample, p2p, sample.granularity_s)
     if not batches and sample.blurred_s > sample.granularity_s:
         # Timestamps with noise of their own: the members of a batch are recorded apart by as much.

@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.model.budget import CleanStep
 from diagnose.model.change import Remove
-from diagnose.model.optype import COMPUTE, P2P, Op
+from diagnose.model.optype import COMPUTE, P2P, Op, of_types
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.graph import Graph, change_lanes, repeat_lanes
 from diagnose.whatif.levels import OfNodes, stack
@@ -61,9 +61,9 @@ def _measure_block(
     """
     op, shape = o.block.nodes.op, (n_steps, o.block.n_dp)
     # A collection of all workers at a planned place counts as a late launch.
-    works, late = np.isin(op, WORK), op == Op.GC
+    works, late = of_types(op, WORK), op == Op.GC
     own_s, delay_s = stack(own, shape), stack(delay, shape)
-    kept = np.stack([np.ones(len(op), dtype=bool), ~np.isin(op, P2P), works | late], axis=1)
+    kept = np.stack([np.ones(len(op), dtype=bool), ~of_types(op, P2P), works | late], axis=1)
     met = replay(
         repeat_lanes(graph, 3, shape),
         _lay_out(own_s, kept),

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DP_COLLECTIVES, Op
+from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
 from diagnose.model.trace import Block, Evidence, Seconds, Trace
+from diagnose.numerics.robust import median
 from diagnose.whatif.batches import find_all_batches
 from diagnose.whatif.graph import Graph, flatten
 
@@ -40,7 +41,7 @@ def estimate_offsets(blocks: Sequence[tuple[Block, Graph]]) -> Seconds:
     n_stages = 1 + max(int(block.nodes.stage.max()) for block, _ in blocks)
     along = _along_stages(blocks, n_stages)
     offset_s = along + _across_ranks(blocks, along)[:, None]
-    offset_s = offset_s - np.median(offset_s)
+    offset_s = offset_s - median(offset_s)
     forward_s = min(_typical_forward(block) for block, _ in blocks)
     if np.abs(offset_s).max() < max(MIN_OFFSET_S, MIN_OFFSET_SHARE * forward_s):
         return np.zeros_like(offset_s)
@@ -100,7 +101,7 @@ def _typical_forward(block: Block) -> float:
     forwards = block.nodes.op == Op.FORWARD
     if not forwards.any():
         return 0.0  # nothing to measure by
-    return float(np.median(np.median(block.end_s[forwards] - block.start_s[forwards], axis=(1, 2))))
+    return float(median(median(block.end_s[forwards] - block.start_s[forwards], axis=(1, 2))))
 
 
 def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Seconds:
@@ -153,9 +154,9 @@ def _across_ranks(blocks: Sequence[tuple[Block, Graph]], along: Seconds) -> Seco
         stride = -(-len(block.steps) // MAX_STEPS)
         members = graph.moves.members
         first = members.flat[members.begin[:-1][graph.moves.across_dp]]
-        nodes = first[np.isin(block.nodes.op[first], DP_COLLECTIVES)]
+        nodes = first[of_types(block.nodes.op[first], DP_COLLECTIVES)]
         end_s = block.end_s[nodes, ::stride] - along.T[block.nodes.stage[nodes], None]
-        ends.append((end_s - np.median(end_s, axis=2, keepdims=True)).reshape(-1, n_dp))
+        ends.append((end_s - median(end_s, axis=2, keepdims=True)).reshape(-1, n_dp))
     if not any(map(len, ends)) or n_dp == 1:
         return np.zeros(n_dp)
     center, spread = _center_and_spread(np.concatenate(ends))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS, Op
+from diagnose.model.optype import DIRECTIONS, Op, of_types
 from diagnose.model.trace import Ints, Nodes, Seconds
 from diagnose.whatif.graph import split_nodes
 from diagnose.whatif.levels import take
@@ -34,7 +34,7 @@ def iterate_blocks(observed: Sequence[Observed]) -> Iterator[tuple[slice, Observ
 
 def find_computes(nodes: Nodes) -> Ints:
     """Find the nodes that are computes."""
-    return np.flatnonzero(np.isin(nodes.op, COMPUTES))
+    return np.flatnonzero(of_types(nodes.op, COMPUTES))
 
 
 def list_computes(nodes: Nodes) -> list[int]:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.numerics.robust import robust_deviation
+from diagnose.numerics.robust import median, robust_deviation
 from diagnose.whatif.computes import DIRECTION_OF, place_of
 from diagnose.whatif.graph import split_nodes
 from diagnose.whatif.levels import stack
@@ -137,7 +137,7 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
         late = _mark_late(o)
         for stage in range(n_stages):
             sources = np.flatnonzero(
-                (nodes.stage == stage) & np.isin(nodes.op, (*P2P, Op.REDUCE_SCATTER, Op.ALL_GATHER))
+                (nodes.stage == stage) & of_types(nodes.op, (*P2P, Op.REDUCE_SCATTER, Op.ALL_GATHER))
             )
             sources = sources[np.argsort(usual_s[sources], kind="stable")]
             for node in np.flatnonzero((nodes.stage == stage) & late).tolist():
@@ -171,7 +171,7 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
 def _mark_late(o: Observed) -> Bools:
     """Mark the computes that ever started late, shape (n_nodes,)."""
     found = np.zeros(len(o.block.nodes), dtype=bool)
-    computes = np.flatnonzero(np.isin(o.block.nodes.op, DIRECTIONS))
+    computes = np.flatnonzero(of_types(o.block.nodes.op, DIRECTIONS))
     for part in split_nodes(computes, o.block.start_s[0].size):
         delay_s = stack([o.idle(node) for node in part.tolist()], o.block.start_s[0].shape)
         late = delay_s > 2.0 * late_tolerance(o, part)
@@ -211,7 +211,7 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
     stride = max(1, block.start_s[0].size // MAX_LANES)
     start_s = block.start_s.reshape(n_nodes, -1)[:, ::stride]
     end_s = block.end_s.reshape(n_nodes, -1)[:, ::stride]
-    of_type, computing = np.flatnonzero(nodes.op == op), np.flatnonzero(np.isin(nodes.op, DIRECTIONS))
+    of_type, computing = np.flatnonzero(nodes.op == op), np.flatnonzero(of_types(nodes.op, DIRECTIONS))
     if not len(of_type):
         return []
     usual_s = start_s.mean(axis=1)
@@ -367,19 +367,19 @@ def _usual_ratio(
         among = overlapping
         if _spread((y - x)[among]) <= MAX_SPREAD_RATIO * _spread(y[among]):
             by_itself = y - x
-    center = float(np.median(by_itself[among]))
+    center = float(median(by_itself[among]))
     usual, sigma = np.full(y.shape, center), np.full(y.shape, _spread(by_itself[among]))
     for v in np.unique(virtual):
         own = by_itself[among & (virtual == v)]
         if len(own) >= MIN_OVERLAPS:
-            usual[virtual == v] = np.median(own)
+            usual[virtual == v] = median(own)
             sigma[virtual == v] = _spread(own)
     return np.maximum(usual, 1e-12), np.minimum(sigma, MAX_SIGMA_RATIO * usual)
 
 
 def _spread(values: Seconds) -> float:
     """Take the robust spread."""
-    return robust_deviation(values - np.median(values))
+    return robust_deviation(values - median(values))
 
 
 def _duration(o: Observed, node: int, known: dict[int, Seconds]) -> Seconds:

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DP_COLLECTIVES, Op
+from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
 from diagnose.model.trace import Ints, Seconds, Trace
+from diagnose.numerics.robust import median
 from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.levels import at_a_time, take
 from diagnose.whatif.observed import Observed
@@ -56,7 +57,7 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     else:
         length_s = np.diff(trace.step_origin_s)
     carried_s = np.zeros(shape)
-    if trace.step_origin_s is None and not any(np.isin(o.block.nodes.op, ENDS_STEPS).any() for o in observed):
+    if trace.step_origin_s is None and not any(of_types(o.block.nodes.op, ENDS_STEPS).any() for o in observed):
         follows[:] = False
     beyond_s = np.maximum(ends_s[:, :-1] - length_s[:, None], 0.0)
     carried_s[:, 1:] = np.where(follows[:, None], beyond_s, 0.0)
@@ -73,10 +74,10 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
     op = o.block.nodes.op
     inputs = (op == Op.FORWARD) & (o.block.nodes.stage == 0)
     simulated = o.graph.moves.members.flat
-    computes = simulated[np.isin(op[simulated], COMPUTES)]
+    computes = simulated[of_types(op[simulated], COMPUTES)]
     elsewhere = computes[~inputs[computes]] if not inputs[computes].all() else computes
     step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
-    usual_compute = max(float(np.median(_medians(o, elsewhere))), 0.0) if len(elsewhere) else 0.0
+    usual_compute = max(float(median(_medians(o, elsewhere))), 0.0) if len(elsewhere) else 0.0
     # A delay that is there in every step is no less lost; what no job is without is short.
     ordinary_s = np.full(len(op), max(usual_compute, ORDINARY_SHARE * step_s))
     ratio, opening = np.full(len(op), ORDINARY_DELAY_RATIO), _first_forward(o)
@@ -88,7 +89,7 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
         if not late.any():
             continue
         nodes, delay = part[late], delay_s[late]
-        usual = np.minimum(np.maximum(np.median(delay, axis=(1, 2), keepdims=True), 0.0), ordinary_s[nodes, None, None])
+        usual = np.minimum(np.maximum(median(delay, axis=(1, 2), keepdims=True), 0.0), ordinary_s[nodes, None, None])
         excess = np.where(delay > ratio[nodes, None, None] * usual + SHORTEST_S, delay - usual, 0.0)
         if o.block.filled is not None:  # what was filled in is nobody's time
             excess = np.where(o.block.filled[nodes], 0.0, excess)
@@ -117,7 +118,7 @@ def _idle(o: Observed, nodes: Ints) -> Seconds:
 def _medians(o: Observed, nodes: Ints) -> Seconds:
     """Take the median launch delay of each node, seconds."""
     parts = (np.atleast_1d(some) for some in at_a_time(o.delay, nodes))
-    return np.concatenate([np.median(_idle(o, part), axis=(1, 2)) for part in parts])
+    return np.concatenate([median(_idle(o, part), axis=(1, 2)) for part in parts])
 
 
 def _first_forward(o: Observed) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
 from diagnose.model.placement import WAYS
 from diagnose.model.trace import Nodes, Seconds
 from diagnose.whatif.graph import Events, Graph, Layout, Ragged, chain_waits, order_graph
@@ -169,7 +169,7 @@ def find_events(layout: Layout, *, has_dp: bool) -> Events:
     ends = sorted({0, n_stages - 1})
     embeddings = _group_by_seq(nodes, [node for stage in ends for node in layout.of(Op.EMBEDDING, stage)])
     given = Ragged.of([*pairs, *clips, *embeddings])
-    alone, collective = np.ones(len(nodes), dtype=bool), np.isin(nodes.op, DP_COLLECTIVES)
+    alone, collective = np.ones(len(nodes), dtype=bool), of_types(nodes.op, DP_COLLECTIVES)
     alone[given.flat] = False
     singles = np.flatnonzero(alone & (has_dp | ~collective))
     members = Ragged(np.r_[given.flat, singles], np.r_[given.begin, given.begin[-1] + 1 + np.arange(len(singles))])
@@ -192,7 +192,7 @@ def match_pairs(layout: Layout) -> list[tuple[int, int]]:
         A send or recv that must have a peer and has none.
     """
     nodes = layout.nodes
-    receives = np.isin(nodes.op, (Op.FORWARD_RECV, Op.BACKWARD_RECV)).tolist()
+    receives = of_types(nodes.op, (Op.FORWARD_RECV, Op.BACKWARD_RECV)).tolist()
     recv_of = {compute: move for move, compute in layout.served.items() if receives[move]}
     pairs: list[tuple[int, int]] = []
     for _, _, send_op, ahead in WAYS:

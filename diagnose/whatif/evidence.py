@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.optype import Op
+from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import Kinds, StallKind
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.robust import nan_median
@@ -84,7 +84,7 @@ def without_recorded_pauses(
     A loader may write rows of what it does beside the compute: then the compute is no longer than others, and stays.
     Takes and gives seconds of shape (2, n_virtual, n_microbatches, n_steps, n_dp).
     """
-    rows = np.flatnonzero((evidence.end_s > evidence.start_s) & np.isin(evidence.op, [int(op) for op in SAYS]))
+    rows = np.flatnonzero((evidence.end_s > evidence.start_s) & of_types(evidence.op, SAYS))
     if not len(rows):
         return compute_s
     found = compute_s
@@ -128,7 +128,7 @@ def _computes_of(
         at = np.minimum(np.searchsorted(block.steps, evidence.step[rows]), len(block.steps) - 1)
         here = block.steps[at] == evidence.step[rows]
         for stage in range(n_stages):
-            computes = np.flatnonzero((nodes.stage == stage) & np.isin(nodes.op, COMPUTES))[:, None]
+            computes = np.flatnonzero((nodes.stage == stage) & of_types(nodes.op, COMPUTES))[:, None]
             mine = np.flatnonzero(here & (evidence.stage[rows] == stage))
             for start in range(0, len(mine), CHUNK_ROWS):
                 part = mine[start : start + CHUNK_ROWS]

@@ -7,12 +7,12 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op
+from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op, of_types
 from diagnose.model.placement import list_by_place, match_transfers, positions_of, stage_at
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.whatif.overlaps import Overlaps
@@ -21,8 +21,7 @@ from diagnose.whatif.overlaps import Overlaps
 MAX_CELLS = 500_000
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """Operations that move together: a point-to-point pair, a collective, or one operation alone.
 
     It moves when the last of `members` has started; `across_dp` says that the members of all dp ranks belong to it.
@@ -90,7 +89,7 @@ class Ragged:
     def join(cls, parts: Sequence["Ragged"]) -> Self:
         """Put the rows of several one after the other."""
         lengths = np.concatenate([part.lengths for part in parts])
-        return cls(np.concatenate([part.flat for part in parts]), np.r_[0, np.cumsum(lengths)])
+        return cls(np.concatenate([part.flat for part in parts]), begins_of(lengths))
 
     @classmethod
     def empty(cls, n_rows: int) -> Self:
@@ -103,7 +102,7 @@ class Ragged:
     @property
     def lengths(self) -> Ints:
         """How long each row is."""
-        return np.diff(self.begin)
+        return self.begin[1:] - self.begin[:-1]
 
     def row_of(self) -> Ints:
         """Say in which row each number stands."""
@@ -111,8 +110,8 @@ class Ragged:
 
     def take(self, rows: Ints) -> "Ragged":
         """Give some of the rows."""
-        lengths = self.lengths[rows]
-        begin = np.r_[0, np.cumsum(lengths)]
+        lengths = self.begin[rows + 1] - self.begin[rows]
+        begin = begins_of(lengths)
         return Ragged(self.flat[np.repeat(self.begin[rows] - begin[:-1], lengths) + np.arange(begin[-1])], begin)
 
     def rows(self) -> tuple[tuple[int, ...], ...]:
@@ -247,8 +246,16 @@ class Layout:
         self.n_stages = int(nodes.stage.max()) + 1 if len(nodes) else 0
         self.start_s = start_s
         self._by_place = list_by_place(nodes)
-        self.position = positions_of(nodes)
-        self.stage_at = stage_at(nodes)
+
+    @functools.cached_property
+    def position(self) -> Ints:
+        """Where in the model the chunk of each node stands."""
+        return positions_of(self.nodes)
+
+    @functools.cached_property
+    def stage_at(self) -> dict[int, int]:
+        """Which stage holds each position of the model."""
+        return stage_at(self.nodes)
 
     @functools.cached_property
     def served(self) -> dict[int, int]:
@@ -263,7 +270,7 @@ class Layout:
     @functools.cached_property
     def places(self) -> dict[tuple[int, int, int], int]:
         """The forward or backward of each (type, position in the model, microbatch)."""
-        computes = np.flatnonzero(np.isin(self.nodes.op, (Op.FORWARD, Op.BACKWARD)))
+        computes = np.flatnonzero(of_types(self.nodes.op, (Op.FORWARD, Op.BACKWARD)))
         keys = (column[computes].tolist() for column in (self.nodes.op, self.position, self.nodes.microbatch))
         return dict(zip(zip(*keys, strict=True), computes.tolist(), strict=True))
 
@@ -396,16 +403,27 @@ def list_edges(events: Events, sources: Ragged, barriers: Mapping[int, tuple[Bar
     starts_in, ends_in = (events.find(rows, len(sources)) for rows in (events.members, events.completes))
     hidden = [(source, node) for node, of_node in barriers.items() for barrier in of_node for source in barrier.sources]
     source, waiter = np.array(hidden, dtype=np.int64).reshape(-1, 2).T
-    earlier, later = ends_in[np.r_[sources.flat, source]], starts_in[np.r_[sources.row_of(), waiter]]
+    earlier = ends_in[np.concatenate([sources.flat, source])]
+    later = starts_in[np.concatenate([sources.row_of(), waiter])]
     known = (earlier >= 0) & (later >= 0) & (earlier != later)
-    earlier, later = np.r_[earlier[known], events.awaits.flat], np.r_[later[known], events.awaits.row_of()]
+    earlier = np.concatenate([earlier[known], events.awaits.flat])
+    later = np.concatenate([later[known], events.awaits.row_of()])
     return np.divmod(_distinct(earlier * len(events) + later), max(len(events), 1))
+
+
+def begins_of(lengths: Ints) -> Ints:
+    """Say where rows of these lengths begin, one after the other, and where the last one ends."""
+    begin = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=begin[1:])
+    return begin
 
 
 def _distinct(numbers: Ints) -> Ints:
     """Give each number once, in rising order; `np.unique` of many integers takes ten times as long."""
     numbers = np.sort(numbers)
-    distinct: Ints = numbers[np.r_[True, np.diff(numbers) != 0][: len(numbers)]]
+    is_first = np.ones(len(numbers), dtype=bool)
+    is_first[1:] = numbers[1:] != numbers[:-1]
+    distinct: Ints = numbers[is_first]
     return distinct
 
 
@@ -450,18 +468,18 @@ def join_batches(events: Events, batches: Ragged, n_nodes: int) -> Events:
     batched = np.zeros(n_nodes, dtype=bool)
     batched[batches.flat] = True
     kept, starts_in, n = ~batched[events.completes.flat], events.find(events.members, n_nodes), len(events)
-    completes = np.r_[np.bincount(events.completes.row_of()[kept], minlength=n), batches.lengths]
+    given = Ragged(events.completes.flat[kept], begins_of(np.bincount(events.completes.row_of()[kept], minlength=n)))
     return Events(
-        Ragged(events.members.flat, np.r_[events.members.begin, np.full(len(batches), events.members.begin[-1])]),
-        Ragged(np.r_[events.completes.flat[kept], batches.flat], np.cumsum(np.r_[0, completes])),
+        Ragged.join([events.members, Ragged.empty(len(batches))]),
+        Ragged.join([given, batches]),
         Ragged.of_pairs(n + batches.row_of(), starts_in[batches.flat], n + len(batches)),
-        np.r_[events.across_dp, np.zeros(len(batches), dtype=bool)],
+        np.concatenate([events.across_dp, np.zeros(len(batches), dtype=bool)]),
     )
 
 
 def _opening(nodes: Nodes, sources: Ragged, events: Events) -> frozenset[int]:
     """Find the nodes that a negative transfer duration at the start of the step can reach before any compute."""
-    passes = ~np.isin(nodes.op, [int(op) for op in COMPUTE])
+    passes = ~of_types(nodes.op, COMPUTE)
     left = sources.lengths.tolist()
     order = np.argsort(sources.flat, kind="stable")
     begin = np.searchsorted(sources.flat[order], np.arange(len(sources) + 1)).tolist()

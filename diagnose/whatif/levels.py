@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from diagnose.model.trace import Ints, Seconds
-from diagnose.whatif.graph import Events, Graph, Ragged, list_edges, split_nodes
+from diagnose.whatif.graph import Events, Graph, Ragged, begins_of, list_edges, split_nodes
 
 #: Graphs of fewer events, and larger arrays (nodes x lanes) of more lanes than that, are walked: there calls cost less than what is
 #: copied.
@@ -370,7 +370,7 @@ def _rows_of(events: Events) -> tuple[Ragged, Ragged, Ragged]:
 def _fill(sources: Ragged, hidden_nodes: Sequence[int]) -> Ragged:
     """Let nodes that wait for nothing wait for the start of the step, or not even that where a barrier says when they start."""
     step, never = len(sources), len(sources) + 1
-    begin = np.r_[0, np.cumsum(np.maximum(sources.lengths, 1))]
+    begin = begins_of(np.maximum(sources.lengths, 1))
     alone = np.full(len(sources), step)
     alone[hidden_nodes] = never
     flat = np.empty(begin[-1], dtype=np.int64)

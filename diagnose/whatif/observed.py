@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.members import GROUP_PREFIXES
-from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds, Trace
 from diagnose.numerics.robust import nan_quantile
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
@@ -93,17 +93,17 @@ class Observed:
         """Give the point-to-point pairs, shape (n_pairs, 2)."""
         members = self.graph.moves.members
         pairs = members.take(np.flatnonzero(members.lengths == 2)).flat.reshape(-1, 2)
-        return pairs[np.isin(self.block.nodes.op[pairs[:, 0]], P2P)]
+        return pairs[of_types(self.block.nodes.op[pairs[:, 0]], P2P)]
 
     def find_groups(self) -> Ints:
         """Give the collectives of all dp ranks of a stage."""
         moves = self.graph.moves
         alone = moves.members.take(np.flatnonzero(moves.across_dp & (moves.members.lengths == 1))).flat
-        return alone[np.isin(self.block.nodes.op[alone], DP_COLLECTIVES)]
+        return alone[of_types(self.block.nodes.op[alone], DP_COLLECTIVES)]
 
     def find_recvs(self, pairs: Ints) -> Ints:
         """Give the ends of pairs, shape (n_pairs, 2), that receive."""
-        return np.where(np.isin(self.block.nodes.op[pairs[:, 0]], _RECEIVES), pairs[:, 0], pairs[:, 1])
+        return np.where(of_types(self.block.nodes.op[pairs[:, 0]], _RECEIVES), pairs[:, 0], pairs[:, 1])
 
     def through(self, pairs: Ints) -> Seconds:
         """Say how long after its send began each recv was over, at least as long as the transfer took: (n_pairs, n_steps, n_dp)."""
@@ -200,7 +200,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
         _add_tied_waits(block.nodes, sample, waits, stage_order, starts_at, ends_at)
     may = _look_before(block.nodes, number_kinds(layout), sample, order, batches, starts_at, ends_at)
     # What closes a step may wait for its worker's last transfer and for other workers: each explains a part.
-    pipelined = np.isin(block.nodes.op[members], _PIPELINED)
+    pipelined = of_types(block.nodes.op[members], _PIPELINED)
     part = np.where(pipelined, EXPLAINED_SHARE, PARTLY_EXPLAINED_SHARE)
     for source, node in list(_explain_delays(sample, members, waits, may[members], part)):
         waits[node].add(source)
@@ -250,11 +250,11 @@ def _look_before(
     share = sample.held_shares(source, waiter)
     held = _held_classes(kind[waiter], of_kind, share, _share_batch(source, waiter, batches, len(kinds)), len(values))
     ops, computes = values % N_TYPES, [int(op) for op in DIRECTIONS]
-    apart = np.isin(ops, _types_apart(nodes, sample, order))
+    apart = of_types(ops, _types_apart(nodes, sample, order))
     held &= ~(apart[:, None] & np.isin(values, computes))
     may = held[of_kind, kind[waiter]] & (ends_at[source] < starts_at[waiter]) & (share >= HELD_SHARE)
     # What nothing in the pipeline needs yet, nothing in it waits for.
-    may &= ~(_are_idle_gathers(nodes)[source] & np.isin(nodes.op[waiter], _PIPELINED))
+    may &= ~(_are_idle_gathers(nodes)[source] & of_types(nodes.op[waiter], _PIPELINED))
     last[waiter[~may], of_kind[~may]] = -1
     return last
 
@@ -284,8 +284,8 @@ def _types_apart(nodes: Nodes, sample: SampledLanes, order: Sequence[Ints]) -> l
     """
     transfers, followers = [], []
     for of_stage in order:
-        computes = np.flatnonzero(np.isin(nodes.op[of_stage], DIRECTIONS))
-        at = np.flatnonzero(np.isin(nodes.op[of_stage], P2P))
+        computes = np.flatnonzero(of_types(nodes.op[of_stage], DIRECTIONS))
+        at = np.flatnonzero(of_types(nodes.op[of_stage], P2P))
         next_at = np.append(computes, len(of_stage) + MAX_RECENT)[np.searchsorted(computes, at)]
         near = next_at - at <= MAX_RECENT
         transfers.append(of_stage[at[near]])
@@ -306,7 +306,7 @@ def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]]
     closing = (Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER, Op.GC)
     in_graph = np.zeros(len(waits), dtype=bool)
     in_graph[members] = True
-    for node in members[np.isin(block.nodes.op[members], closing)].tolist():
+    for node in members[of_types(block.nodes.op[members], closing)].tolist():
         for source in list(waits[node]):
             if in_graph[source] and sample.held_share(source, node) < 1.0 - HELD_SHARE:
                 waits[node].discard(source)
@@ -350,7 +350,7 @@ def _add_tied_waits(
     """
     start_s, end_s = sample.start_s[order], sample.end_s[order]
     moved_s, ended_s = starts_at[order], ends_at[order]
-    receives = np.isin(nodes.op[order], _RECEIVES)
+    receives = of_types(nodes.op[order], _RECEIVES)
     explained, pairs = np.isnan(start_s), []
     for ahead in range(1, min(MAX_RECENT, len(order) - 1) + 1):
         gap_s = start_s[ahead:] - end_s[:-ahead]
@@ -374,7 +374,7 @@ def _add_serial_waits(
     """
     launched: list[int] = order.tolist()
     place = {node: at for at, node in enumerate(launched)}
-    pipelined, idle = np.isin(block.nodes.op, _PIPELINED), _are_idle_gathers(block.nodes)
+    pipelined, idle = of_types(block.nodes.op, _PIPELINED), _are_idle_gathers(block.nodes)
     known: dict[int, set[int]] = {}  # node -> what it waits for directly on this worker
     for at, node in enumerate(launched):
         if not waits[node]:

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import COMPUTE, DIRECTIONS, Op
+from diagnose.model.optype import COMPUTE, DIRECTIONS, Op, of_types
 from diagnose.model.trace import Block, Bools, Evidence, Ints, Seconds
+from diagnose.numerics.robust import median
 from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, WORTH_SHARE
 from diagnose.whatif.batches import HELD_SHARE
 from diagnose.whatif.graph import Barrier, Graph, add_barriers
@@ -98,7 +99,7 @@ def find_inner_waits(rows: Evidence, block: Block) -> tuple[Seconds, Ints] | Non
     if block.n_dp == 1 or not len(rows):
         return None
     _, rows = _rows_of(rows, block)
-    computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in DIRECTIONS]))
+    computes = np.flatnonzero(of_types(block.nodes.op, DIRECTIONS))
     keys, found_s, found_groups = Keys.of(block), np.zeros(block.start_s.shape), None
     for kind in np.flatnonzero(np.bincount(rows.op) >= USUAL_SHARE * block.start_s[0].size).tolist():
         union = Union.of(keys, rows.take(rows.op == kind))
@@ -155,16 +156,16 @@ def measure_inside(rows: Evidence, block: Block) -> dict[int, dict[int, Seconds]
     What is there in most steps, and hardly varies, is part of the work.
     """
     _, rows = _rows_of(rows, block)
-    computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in COMPUTE])).tolist()
+    computes = np.flatnonzero(of_types(block.nodes.op, COMPUTE)).tolist()
     keys, found = Keys.of(block), dict[int, dict[int, Seconds]]()
-    usual_s = float(np.median((block.end_s - block.start_s)[computes])) if computes else 0.0
+    usual_s = float(median((block.end_s - block.start_s)[computes])) if computes else 0.0
     rows = rows.take(rows.end_s - rows.start_s >= LONG_SHARE * usual_s)
     for kind in np.unique(rows.op).tolist():
         union = Union.of(keys, rows.take(rows.op == kind))
         for node in computes:
             lanes = keys.lanes(int(block.nodes.stage[node]))
             fills_s = union.until(keys.at(lanes, block.end_s[node])) - union.until(keys.at(lanes, block.start_s[node]))
-            usual_s = float(np.median(fills_s))
+            usual_s = float(median(fills_s))
             stands_out = fills_s > UNEVEN_RATIO * usual_s + BARRIER_TOLERANCE_S
             if stands_out.any():
                 found.setdefault(kind, {})[node] = np.where(stands_out, fills_s - usual_s, 0.0)
@@ -205,7 +206,7 @@ def find_busy(occupying: Evidence, block: Block) -> Busy | None:
         lanes = keys.lanes(stage)
         start, end = keys.at(lanes, block.start_s[mine]), keys.at(lanes, block.end_s[mine])
         lasts = end > start
-        sends = np.isin(block.nodes.op[mine], (Op.FORWARD_SEND, Op.BACKWARD_SEND))[:, None, None]
+        sends = of_types(block.nodes.op[mine], (Op.FORWARD_SEND, Op.BACKWARD_SEND))[:, None, None]
         base = keys.at(lanes, np.full(lanes.shape, keys.first_s))
         last = _last_before(np.sort(end[lasts]), start, base)
         # A send goes on beside what the worker does next.
@@ -317,7 +318,7 @@ def _place(rows: Evidence, block: Block) -> tuple[Bools, Bools, Bools]:
     # Rows may reach beyond the step on both sides.
     first_s = min(float(np.nanmin(block.start_s)), float(rows.start_s.min()))
     keys = Keys.over(block, first_s, max(float(np.nanmax(block.end_s)), float(rows.end_s.max())))
-    computes = np.flatnonzero(np.isin(block.nodes.op, [int(op) for op in COMPUTE]))
+    computes = np.flatnonzero(of_types(block.nodes.op, COMPUTE))
     lane = np.stack([keys.lanes(int(stage)) for stage in block.nodes.stage[computes].tolist()])
     long = block.end_s[computes] > block.start_s[computes]
     start, end = (keys.at(lane, times[computes])[long] for times in (block.start_s, block.end_s))

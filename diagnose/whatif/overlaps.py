@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS
+from diagnose.model.optype import DIRECTIONS, of_types
 from diagnose.model.trace import Block, Seconds
 
 #: Lanes (step x dp rank) looked at.
@@ -32,7 +32,7 @@ def find_overlaps(block: Block, usual_s: Seconds) -> Overlaps:
     n_lanes = block.start_s[0].size if len(nodes) else 0
     stride = max(1, -(-n_lanes // MAX_LANES))
     start_s, end_s = (times.reshape(len(nodes), -1)[:, ::stride] for times in (block.start_s, block.end_s))
-    computes = np.flatnonzero(np.isin(nodes.op, DIRECTIONS))
+    computes = np.flatnonzero(of_types(nodes.op, DIRECTIONS))
     computes = computes[np.lexsort((nodes.seq[computes], usual_s[computes], nodes.stage[computes]))]
     found: dict[int, set[int]] = {}
     start_s, end_s, stage = start_s[computes], end_s[computes], nodes.stage[computes]

@@ -7,7 +7,7 @@ import dataclasses
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS, P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op, of_types
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.whatif.computes import COMPUTES
 from diagnose.whatif.graph import Layout
@@ -89,7 +89,7 @@ class Recorded:
     def blocks(self) -> bool:
         """Say whether workers wait for their sends before they go on, by what the observed graph has learned of most of them."""
         graph, op, stage = self.observed.graph, self.nodes.op, self.nodes.stage
-        is_send = np.isin(op, (Op.FORWARD_SEND, Op.BACKWARD_SEND))
+        is_send = of_types(op, (Op.FORWARD_SEND, Op.BACKWARD_SEND))
         moves, here, held = np.zeros((3, len(op)), dtype=bool)
         moves[self.moves[self.moves >= 0]] = True
         here[self.computes[self.computes >= 0]] = True
@@ -117,8 +117,8 @@ def read_recorded(o: Observed, variants: Seconds | float = 1.0) -> Recorded | No
     """
     layout = Layout(o.block.nodes, usual_start(o.block))
     nodes, n_stages, events = layout.nodes, layout.n_stages, o.graph.moves
-    is_compute = np.isin(nodes.op, COMPUTES)
-    both_ways = np.flatnonzero(np.isin(nodes.op, COMPUTES[:2]))
+    is_compute = of_types(nodes.op, COMPUTES)
+    both_ways = np.flatnonzero(of_types(nodes.op, COMPUTES[:2]))
     microbatches = np.unique(nodes.microbatch[both_ways])
     virtual = np.maximum(nodes.chunk, 0) * n_stages + nodes.stage
     n_virtual = n_stages * (1 + int((virtual[both_ways] // n_stages).max(initial=0)))
@@ -140,7 +140,7 @@ def read_recorded(o: Observed, variants: Seconds | float = 1.0) -> Recorded | No
     in_graph = np.zeros(len(nodes), dtype=bool)
     in_graph[events.completes.flat] = True
     last = [layout.by_start(DIRECTIONS, stage)[-1] for stage in range(n_stages)]
-    closings = tuple(np.flatnonzero(in_graph & ~is_compute & ~np.isin(nodes.op, MOVES)).tolist())
+    closings = tuple(np.flatnonzero(in_graph & ~is_compute & ~of_types(nodes.op, MOVES)).tolist())
     splits = bool((computes[2] >= 0).any())
     positions = np.arange(n_virtual)
     positions[virtual[both_ways]] = layout.position[both_ways]

@@ -15,6 +15,7 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
+from diagnose.model.optype import of_types
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
@@ -187,7 +188,7 @@ class Removal:
         for part, extent in gone:
             part.ease_block(i, own, delay, at, extent)
         for scale in plan.scales:
-            for some in at_a_time(own, np.flatnonzero(np.isin(nodes.op, list(scale.ops)))):
+            for some in at_a_time(own, np.flatnonzero(of_types(nodes.op, list(scale.ops)))):
                 own[some] = own[some] * cut(scale.factor_of(nodes.stage[some]), steps)
         return own, delay
 
@@ -372,7 +373,10 @@ def _join_lanes(each: Sequence[OfNodes], shape: tuple[int, int]) -> OfNodes:
         return each[0]
     if all(isinstance(lanes, np.ndarray) for lanes in each):
         return np.concatenate([stack(lanes, shape) for lanes in each], axis=1)
-    return [np.concatenate([np.broadcast_to(a, shape) for a in of_node]) for of_node in zip(*each, strict=True)]
+    return [
+        np.concatenate([a if a.shape == shape else np.broadcast_to(a, shape) for a in of_node])
+        for of_node in zip(*each, strict=True)
+    ]
 
 
 def _split_computes(o: Observed, n_stages: int) -> list[tuple[int | Ints, Place | Places]]:

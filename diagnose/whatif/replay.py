@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from diagnose.model.optype import COMPUTE
+from diagnose.model.optype import COMPUTE, of_types
 from diagnose.model.trace import Block, Seconds
 from diagnose.whatif.graph import Event, Graph, last_of, split_nodes
 from diagnose.whatif.levels import OfNodes, levels_of, list_shapes, replay_levels
@@ -25,8 +25,9 @@ FEW_LANES = 256
 CLOCK_ERROR_S = -0.010
 #: Cells (operation, lane) of the scenarios replayed in one walk at most, and lanes: longer arrays leave the processor's cache.
 MAX_WALK_CELLS, MAX_WALK_LANES = 4_000_000, 4_000
-#: Threads that replay side by side at most.
+#: Threads that replay side by side at most, and where the environment says that a process has one core, as those of a night do.
 MAX_THREADS = 4
+THREADS = "OMP_NUM_THREADS"
 
 What = TypeVar("What")
 Found = TypeVar("Found")
@@ -91,7 +92,7 @@ def side_by_side(do: Callable[[What], Found], each: Iterable[What], blocks: Iter
 
     The result does not depend on how many threads there are.
     """
-    if all(block.start_s[0].size <= FEW_LANES for block in blocks):
+    if os.environ.get(THREADS) == "1" or all(block.start_s[0].size <= FEW_LANES for block in blocks):
         return [do(one) for one in each]
     with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:
         return list(pool.map(do, each))
@@ -121,17 +122,19 @@ def _walk(
     moved: list[dict[int, Seconds]] = [{} for _ in worlds]
     openings = [np.zeros((1, 1))] * len(worlds)
     awaited = {i for event in graph.events for i in event.awaits}
+    first_two = list(zip(ends[:2], moved[:2], strict=True))
     for i, (event, forget) in enumerate(zip(graph.events, graph.last_use, strict=True)):
-        moves = [_move(graph, event, ends[w], moved[w], delay) for w in range(min(len(worlds), 2))]
+        moves = [_move(graph, event, *world, delay) for world in first_two]
         if len(worlds) > 2:
             apart = not _is_shared(graph, event, ends, moved)
             moves.append(_move(graph, event, ends[2], moved[2], delay) if apart else moves[0])
         starts = [start for start, _ in moves]
-        openings = [np.minimum(o, early) for o, (_, early) in zip(openings, moves, strict=True)]
+        for w, (_, early) in enumerate(moves):
+            openings[w] = openings[w] if early is None else np.minimum(openings[w], early)
         if event.across_dp and len(worlds) == 1:
-            starts = [starts[0].max(axis=1, keepdims=True)]
+            starts = [np.maximum.reduce(starts[0], axis=1, keepdims=True)]
         elif event.across_dp and (starts[2] is not starts[0] or starts[0].size > 1 or starts[0] != starts[1]):
-            starts = [np.maximum(*starts[:2])] * 2 + [starts[2].max(axis=1, keepdims=True)]
+            starts = [np.maximum(*starts[:2])] * 2 + [np.maximum.reduce(starts[2], axis=1, keepdims=True)]
         for w, (own, start) in enumerate(zip(worlds, starts, strict=True)):
             if i in awaited:
                 moved[w][i] = start
@@ -145,22 +148,22 @@ def _walk(
 
 def _move(
     graph: Graph, event: Event, ends: dict[int, Seconds], moved: dict[int, Seconds], delay: OfNodes | None
-) -> tuple[Seconds, Seconds]:
+) -> tuple[Seconds, Seconds | None]:
     """Say when an event moves on each dp rank, and the earliest start of those of its members that can start before the step."""
-    zero = np.zeros((1, 1))
     if event.awaits:
-        return _latest([moved[i] for i in event.awaits]), zero
-    starts, early = [], zero
+        return _latest([moved[i] for i in event.awaits]), None
+    starts, early = [], []
     for node in event.members:
         sources = [ends[source] for source in graph.waits[node]]
-        sources += [barrier.opens(ends) for barrier in graph.barriers.get(node, ())]
-        start = _latest(sources) if sources else zero
+        if node in graph.barriers:
+            sources += [barrier.opens(ends) for barrier in graph.barriers[node]]
+        start = _latest(sources) if sources else np.zeros((1, 1))
         if delay is not None:
             start = start + delay[node]
         if node in graph.openers:
-            early = np.minimum(early, start)
+            early.append(start)
         starts.append(start)
-    return _latest(starts) if starts else zero, early
+    return _latest(starts) if starts else np.zeros((1, 1)), functools.reduce(np.minimum, early) if early else None
 
 
 def _is_shared(graph: Graph, event: Event, ends: list[dict[int, Seconds]], moved: list[dict[int, Seconds]]) -> bool:
@@ -190,7 +193,7 @@ def own_times(block: Block, graph: Graph) -> OfNodes:
     own: list[Seconds] = [np.zeros((1, 1))] * graph.n_nodes
     moved: dict[int, Seconds] = {}
     awaited = {i for event in graph.events for i in event.awaits}
-    is_compute = np.isin(block.nodes.op, [int(op) for op in COMPUTE])
+    is_compute = of_types(block.nodes.op, COMPUTE)
     for i, event in enumerate(graph.events):
         if event.awaits:
             start = functools.reduce(np.fmax, [moved[j] for j in event.awaits])
@@ -218,7 +221,7 @@ def _own_of_few_lanes(block: Block, graph: Graph) -> Seconds:
         moved[part] = last_of(moved, events.awaits.take(part), np.fmax)
     own, ending = np.zeros((graph.n_nodes, *block.start_s.shape[1:])), events.completes.flat
     own[ending] = block.end_s[ending] - moved[events.completes.row_of()]
-    passes = ~np.isin(block.nodes.op, [int(op) for op in COMPUTE])
+    passes = ~of_types(block.nodes.op, COMPUTE)
     own[(own < CLOCK_ERROR_S) & passes[:, None, None]] = 0.0
     return own
 

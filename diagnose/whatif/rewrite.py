@@ -23,6 +23,7 @@ from diagnose.whatif.graph import (
     Layout,
     Ragged,
     arrange,
+    begins_of,
     find_finals,
     flatten,
     join_batches,
@@ -95,6 +96,8 @@ class GraphWriter:
         op, stage, microbatch, chunk = np.concatenate(self.rows, axis=1)
         nodes = Nodes(op, stage, _count_before(op * self.recorded.n_stages + stage), microbatch, chunk)
         source, waiter = np.concatenate(self.pairs, axis=1)
+        known = (source >= 0) & (waiter >= 0)
+        source, waiter = source[known], waiter[known]
         sources = Ragged.of_pairs(waiter, source, self.n_nodes)
         events = self._events()
         finals = find_finals(Layout(nodes, np.arange(len(nodes), dtype=np.float64)), np.arange(len(nodes)))
@@ -102,15 +105,14 @@ class GraphWriter:
 
     def _add(self, op: Ints | int, stage: int, microbatch: Ints | int = -1, chunk: Ints | int = -1) -> Ints:
         """Write down nodes of a stage."""
-        columns = np.stack([np.atleast_1d(c) for c in np.broadcast_arrays(op, stage, microbatch, chunk)])
-        self.rows.append(columns.astype(np.int64))
+        columns = _columns(op, stage, microbatch, chunk)
+        self.rows.append(columns)
         self.n_nodes += columns.shape[1]
         return np.arange(self.n_nodes - columns.shape[1], self.n_nodes)
 
     def _wait(self, sources: Ints | int, waiters: Ints | int) -> None:
         """Let nodes wait for others, one by one; -1 is nothing."""
-        pairs = np.stack([np.atleast_1d(nodes) for nodes in np.broadcast_arrays(sources, waiters)])
-        self.pairs.append(pairs[:, (pairs >= 0).all(axis=0)])
+        self.pairs.append(_columns(sources, waiters))
 
     def _chain(self, stream: Ints | Sequence[int]) -> None:
         """Let each operation of a stream wait for the one before it."""
@@ -181,7 +183,7 @@ class GraphWriter:
     def _launch(self, stage: int) -> None:
         """Let computes of a stage run one after the other, or two at the same time after the two before."""
         computes, beside = self.launched[stage], self.orders[stage][:, 3] > 0
-        turns = Ragged(computes, np.r_[np.flatnonzero(~beside), len(computes)])
+        turns = Ragged(computes, np.append(np.flatnonzero(~beside), len(computes)))
         turn = turns.row_of()
         for ahead in (0, 1):  # of the turn before
             before = turns.begin[turn - 1] + ahead
@@ -271,7 +273,7 @@ class GraphWriter:
         order = np.argsort(turn, kind="stable")
         order = order[node[order] >= 0]
         turn, node = turn[order], node[order]
-        runs = Ragged(node, np.r_[0, np.flatnonzero(np.diff(turn)) + 1, len(node)])
+        runs = Ragged(node, np.concatenate([[0], np.flatnonzero(turn[1:] != turn[:-1]) + 1, [len(node)]]))
         run = runs.row_of()
         later = np.flatnonzero(run)
         before = runs.take(run[later] - 1)
@@ -400,9 +402,10 @@ class GraphWriter:
         singles, given = np.flatnonzero(alone), Events.of(others)
         moving = Ragged(
             np.concatenate([pairs.ravel(), given.members.flat, singles]),
-            np.cumsum(np.r_[0, np.full(len(pairs), 2), given.members.lengths, np.ones_like(singles)]),
+            begins_of(np.concatenate([np.full(len(pairs), 2), given.members.lengths, np.ones_like(singles)])),
         )
-        across_dp = np.r_[np.zeros(len(pairs), dtype=bool), given.across_dp, np.zeros(len(singles), dtype=bool)]
+        across_dp = np.zeros(len(moving), dtype=bool)
+        across_dp[len(pairs) : len(pairs) + len(given)] = given.across_dp
         events = Events(moving, moving, Ragged.empty(len(moving)), across_dp)
         return join_batches(events, Ragged.join(self.batches), self.n_nodes)
 
@@ -421,7 +424,17 @@ class GraphWriter:
 def _count_before(group: Ints) -> Ints:
     """Say how many of its group come before each."""
     order = np.argsort(group, kind="stable")
-    first = np.flatnonzero(np.r_[True, np.diff(group[order]) != 0][: len(group)])
-    found = np.empty(len(group), dtype=np.int64)
-    found[order] = np.arange(len(group)) - np.repeat(first, np.diff(np.r_[first, len(group)]))
+    is_first = np.ones(len(group), dtype=bool)
+    is_first[1:] = group[order[1:]] != group[order[:-1]]
+    at = np.arange(len(group))
+    found = np.empty_like(at)
+    found[order] = at - np.maximum.accumulate(np.where(is_first, at, 0))
     return found
+
+
+def _columns(*given: Ints | int) -> Ints:
+    """Put columns of the same length, or single numbers that hold for all of it, below each other."""
+    columns = np.empty((len(given), *(np.broadcast(*given).shape or (1,))), dtype=np.int64)
+    for column, numbers in zip(columns, given, strict=True):
+        column[:] = numbers
+    return columns

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import COMPUTE, NAMES, Op
+from diagnose.model.optype import COMPUTE, NAMES, Op, of_types
 from diagnose.model.trace import Block, Bools, Seconds, Trace
 from diagnose.model.whatif import WhatIf
+from diagnose.numerics.robust import median
 from diagnose.whatif.dependencies import build_graph
 from diagnose.whatif.fill import fill_block
 from diagnose.whatif.graph import Graph
@@ -159,7 +160,7 @@ def _ideal_by_type(blocks: Sequence[tuple[Block, Graph, OfNodes]]) -> dict[int, 
             total = sum(seconds for v in values for seconds in v.reshape(len(v), -1).sum(axis=1).tolist())
             usual[op] = float(total / sum(v.size for v in values))
         else:
-            usual[op] = float(np.median(np.concatenate([v.ravel() for v in values])))
+            usual[op] = float(median(np.concatenate([v.ravel() for v in values])))
     if sum(usual.values()) <= 0.0:
         # Clocks are so far off that transfers seem to end before they begin, by more than computes take.
         return {op: max(seconds, 0.0) for op, seconds in usual.items()}
@@ -241,7 +242,7 @@ def _of_type(name: str) -> Kept:
     """Keep the own times of one type."""
 
     def kept(p: Prepared) -> Bools:
-        return np.isin(p.block.nodes.op, [op for op in np.unique(p.block.nodes.op).tolist() if _report_as(op) == name])
+        return of_types(p.block.nodes.op, [op for op in np.unique(p.block.nodes.op).tolist() if _report_as(op) == name])
 
     return kept
 

@@ -14,6 +14,7 @@ from diagnose.model.change import Reschedule
 from diagnose.model.optype import Op
 from diagnose.model.schedule import BACKWARD, SPLITTING, WEIGHT, order_launches, positions_under, refuse_schedule
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.numerics.robust import median
 from diagnose.whatif.graph import Graph
 from diagnose.whatif.levels import OfNodes, list_shapes, stack
 from diagnose.whatif.recorded import MOVES, NewClosing, Recorded
@@ -55,8 +56,9 @@ class Rebuilt:
         if change.overlap_cost is not None:
             new_own[self.beside] *= change.overlap_cost
         self._put(new_delay, self.computes, self._late(delay))
-        self._put(new_own, self.moves, self._move(own))
-        late = self._move(delay)
+        links = self._list_links()
+        self._put(new_own, self.moves, self._move(own, links))
+        late = self._move(delay, links)
         # The first of all recvs of a stage is posted as late as the first one now.
         recv, n_stages = MOVES.index(int(Op.FORWARD_RECV)), self.recorded.n_stages
         if not self.same:
@@ -90,7 +92,7 @@ class Rebuilt:
             if self.same and np.array_equal(share, np.eye(len(at))):
                 found[part] = at
                 continue
-            usual = np.median(at, axis=(1, 2, 3))
+            usual = median(at, axis=(1, 2, 3))
             ratios = at * (1.0 / np.where(usual > 0, usual, np.inf))[:, None, None, None]
             if not self.same:
                 of_stages = ratios.reshape(r.chunks, r.n_stages, *ratios.shape[1:])
@@ -121,7 +123,7 @@ class Rebuilt:
             nearest = at[np.minimum(np.searchsorted(at, np.arange(len(of_stage))), len(at) - 1)]
             found[WEIGHT, virtual] = found[WEIGHT, virtual][nearest]
             whole = ~of_stage & ~split[virtual]
-            weights = np.median(found[WEIGHT, virtual][at]) / np.median(found[BACKWARD, virtual][split[virtual]])
+            weights = median(found[WEIGHT, virtual][at]) / median(found[BACKWARD, virtual][split[virtual]])
             found[WEIGHT, virtual][whole] = found[BACKWARD, virtual][whole] * weights
         return found
 
@@ -142,39 +144,45 @@ class Rebuilt:
             if unknown.any():
                 of_part, beside = (a[min(part, BACKWARD), stage::n_stages] for a in (r.computes, r.beside))
                 like = of_part[~beside] if not beside.all() else of_part.ravel()
-                found[part, stage::n_stages][unknown] = np.median(delay[like], axis=0)
+                found[part, stage::n_stages][unknown] = median(delay[like], axis=0)
         return found
 
-    def _move(self, seconds: Seconds) -> Seconds:
+    def _move(self, seconds: Seconds, links: Sequence[tuple[int, Bools, Ints]]) -> Seconds:
         """Give seconds of transfers, axes as in `moves` and the lanes: their own, or the usual of their link, or of their type."""
-        r, same = self.recorded, self.same
-        found = seconds[r.moves] if same else np.zeros((*self.moves.shape, *seconds.shape[1:]))
+        found = seconds[self.recorded.moves] if self.same else np.zeros((*self.moves.shape, *seconds.shape[1:]))
+        of_lengths: dict[int, list[tuple[int, Bools, Ints]]] = {}
+        for link in links:
+            of_lengths.setdefault(len(link[2]), []).append(link)
+        for of_length in of_lengths.values():  # as many at a time as are made of as many
+            usual = median(seconds[np.stack([alike for *_, alike in of_length])], axis=1)
+            for (kind, at, _), of_link in zip(of_length, usual, strict=True):
+                found[kind][at] = of_link
+        return found
+
+    def _list_links(self) -> list[tuple[int, Bools, Ints]]:
+        """List transfers that are not recorded, by type and link: which they are, and the recorded ones that are alike."""
+        r, found, sends = self.recorded, [], [kind in _SENDS for kind in MOVES]
         new, old = (_list_ends(r.n_stages, positions) for positions in (self.positions, r.positions))
-        unknown = (self.moves >= 0) & (r.moves < 0) if same else self.moves >= 0
-        sends, usual = np.isin(MOVES, _SENDS), dict[int, list[tuple[Seconds, Bools, Ints]]]()
-        for kind in range(len(MOVES)):
-            for ends in np.unique(new[kind][unknown[kind].any(axis=1)], axis=0).tolist():
-                alike = r.moves[(sends == sends[kind])[:, None] & (old == ends).all(axis=2)]
+        unknown = (self.moves >= 0) & (r.moves < 0) if self.same else self.moves >= 0
+        for kind, is_send in enumerate(sends):
+            for ends in sorted({*new[kind][unknown[kind].any(axis=1)].tolist()}):
+                alike = r.moves[(old == ends) & (np.array(sends) == is_send)[:, None]]
                 if not (alike >= 0).any():
                     alike = r.moves[kind]
-                alike, at = alike[alike >= 0], unknown[kind] & (new[kind] == ends).all(axis=1)[:, None]
-                usual.setdefault(len(alike), []).append((found[kind], at, alike))
-        for of_length in usual.values():  # as many at a time as are made of as many
-            medians = np.median(seconds[np.stack([alike for *_, alike in of_length])], axis=1)
-            for (of_kind, at, _), median in zip(of_length, medians, strict=True):
-                of_kind[at] = median
+                found.append((kind, unknown[kind] & (new[kind] == ends)[:, None], alike[alike >= 0]))
         return found
 
 
 def _list_ends(n_stages: int, positions: Ints) -> Ints:
-    """Say from which stage to which transfers go, -1 beyond the model: by type and virtual stage, (len(MOVES), n_virtual, 2)."""
+    """Number the links, from which stage to which, -1 beyond the model: by type and virtual stage, (len(MOVES), n_virtual)."""
     holder = np.append(np.argsort(positions) % n_stages, -1)
     here = np.arange(len(positions)) % n_stages
     found = []
     for kind in MOVES:
         ahead = 1 if kind in (Op.FORWARD_SEND, Op.BACKWARD_RECV) else -1
         peer = holder[np.where(positions + ahead < len(positions), positions + ahead, -1)]
-        found.append(np.stack([here, peer] if kind in _SENDS else [peer, here], axis=1))
+        source, target = (here, peer) if kind in _SENDS else (peer, here)
+        found.append(source * (n_stages + 1) + target)
     return np.array(found)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DP_COLLECTIVES, Op
+from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.model.transfers import SlowPlaces
-from diagnose.numerics.robust import lower_median, upper_level, upper_stretch, weighted_median
+from diagnose.numerics.robust import lower_median, median, upper_level, upper_stretch, weighted_median
 from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.observed import Observed
 
@@ -213,7 +213,7 @@ def ways_of(nodes: Nodes, pairs: Ints) -> tuple[Ints, Ints]:
     """Name the links of pairs, shape (n_pairs, 2), by their first stages, and their directions: 0 as forwards go."""
     first, second = nodes.stage[pairs].T
     link = np.where(np.abs(first - second) == 1, np.minimum(first, second), np.maximum(first, second))
-    return link, np.isin(nodes.op[pairs[:, 0]], (Op.BACKWARD_SEND, Op.BACKWARD_RECV)).astype(np.int64)
+    return link, of_types(nodes.op[pairs[:, 0]], (Op.BACKWARD_SEND, Op.BACKWARD_RECV)).astype(np.int64)
 
 
 def list_ways(o: Observed) -> dict[tuple[int, ...], tuple[int, int]]:
@@ -333,7 +333,7 @@ def _add_up(
             has_group[nodes.stage[node]] = True
             n_all += len(o.block.steps)
             if node in excess:  # all members move together: one that ends late for itself is no slow group
-                seconds = np.median(excess[node], axis=1)
+                seconds = median(excess[node], axis=1)
                 groups[nodes.stage[node], at] += seconds
                 every.append(seconds[seconds > 0])
                 apart.append(every[-1] / spread[node])
@@ -375,7 +375,7 @@ def _above_equals(seconds: Seconds) -> Bools:
 def _above_noise(seconds: Seconds, exists: Bools, slow: Bools) -> Seconds:
     """Say which part of the seconds of each place its ordinary equals do not lose, 0..1."""
     equals = seconds[exists & ~slow]
-    noise = float(np.median(equals)) if len(equals) else 0.0
+    noise = float(median(equals)) if len(equals) else 0.0
     return np.clip(1.0 - noise / np.maximum(seconds, np.finfo(float).tiny), 0.0, 1.0)
 
 
@@ -591,7 +591,7 @@ def _are_alike(lost: _Lost, stage: int, dp: int) -> bool:
     alone, together = slow[0] != slow[1], slow.all(axis=0)
     if alone.sum() >= max(ONE_ALONE_STEPS, ONE_ALONE_SHARE * slow.any(axis=0).sum()):
         return False
-    ratio = float(np.median(both[0, together] / both[1, together])) if together.any() else np.inf
+    ratio = float(median(both[0, together] / both[1, together])) if together.any() else np.inf
     return 1.0 / UNLIKE_RATIO <= ratio <= UNLIKE_RATIO
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.model.stalls import MIN_STALLS, Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.numerics.robust import weighted_median
+from diagnose.numerics.robust import median, weighted_median
 from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, TINY_S, LongStalls, assign
 from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection
@@ -153,7 +153,7 @@ def _quiet_ratio(share: Seconds, stalls: Stalls, n_stages: int) -> float:
     """Say how far ordinary variation reaches: what stands out in backwards of the quieter half of the workers."""
     backward = np.where((stalls.inside[1:] == 0) & (stalls.before[1:] == 0), share[1:], 0.0)
     by_worker = backward.sum(axis=(0, 2, 3)).reshape(-1, n_stages, share.shape[-1]).sum(axis=0)  # (n_stages, n_dp)
-    quiet = by_worker <= np.median(by_worker)
+    quiet = by_worker <= median(by_worker)
     n_chunks = share.shape[1] // n_stages
     mask = np.tile(quiet, (n_chunks, 1))[:, None, None, :]
     sample = backward[np.broadcast_to(mask, backward.shape)]

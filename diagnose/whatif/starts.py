@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from diagnose.model.optype import Op
+from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import MIN_STALLS, TOGETHER_SHARE, Kinds, StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.period import MIN_HITS, find_period
+from diagnose.numerics.robust import median
 from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, EXPLAINED_SHARE
 from diagnose.whatif.computes import COMPUTES, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import CHUNK_ROWS, COVERED_SHARE, SAYS
@@ -187,10 +188,10 @@ def list_members(o: Observed, n_stages: int) -> list[Ints]:
 def list_opening(o: Observed, members: Ints) -> Opening:
     """List what the workers of a stage begin a step with; `members` are its nodes."""
     free = tuple(members[o.graph.sources.lengths[members] == 0].tolist())
-    pipelined = members[np.isin(o.block.nodes.op[members], (Op.FORWARD, Op.FORWARD_RECV))]
+    pipelined = members[of_types(o.block.nodes.op[members], (Op.FORWARD, Op.FORWARD_RECV))]
     first = None
     if len(pipelined):
-        start_s = np.median(o.block.start_s[pipelined].reshape(len(pipelined), -1), axis=1)
+        start_s = median(o.block.start_s[pipelined].reshape(len(pipelined), -1), axis=1)
         first = int(pipelined[start_s.argmin()])
     return Opening(free, () if first is None or first in free else (first,))
 

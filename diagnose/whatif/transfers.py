@@ -9,7 +9,7 @@ import numpy as np
 
 from diagnose.model.trace import Seconds
 from diagnose.model.transfers import Transfers
-from diagnose.numerics.robust import weighted_median
+from diagnose.numerics.robust import median, weighted_median
 from diagnose.whatif.components.transfer import TransferPart, stride_of
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
@@ -46,7 +46,7 @@ def _measure_links(
     link_s, late_s = np.full((2, n_stages, n_dp), np.nan)
     for link, every in by_link.items():
         sampled = [seconds[:, :: stride_of(seconds[0])].reshape(-1, n_dp) for seconds in every]
-        link_s[link] = np.median(np.concatenate(sampled), axis=0)
+        link_s[link] = median(np.concatenate(sampled), axis=0)
     usual = max(float(np.nanmedian(link_s)), 0.0) if by_link else 0.0
     for link, every in by_link.items():
         late = sum(np.where(s > LATE_RATIO * usual, s - usual, 0.0).sum(axis=(0, 1)) for s in every)
@@ -79,7 +79,7 @@ def _measure_groups(observed: Sequence[Observed], n_stages: int) -> Seconds:
             group.setdefault(place, []).append(o.own[node].min(axis=1))
     group_s = np.full(n_stages, np.nan)
     for stage, places in by_group.items():
-        group_s[stage] = sum(float(np.median(np.concatenate(own))) for own in places.values())
+        group_s[stage] = sum(float(median(np.concatenate(own))) for own in places.values())
     return group_s
 
 
@@ -140,5 +140,5 @@ def _add_up_excess(
             elif across_dp and len(members) == 1:
                 group_excess_s[int(nodes.stage[members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
     ratio, weight = np.concatenate([[], *ratios]), np.concatenate([[], *weights])
-    typical = float(np.median(ratio)) if len(ratio) else None
+    typical = float(median(ratio)) if len(ratio) else None
     return link_excess_s, group_excess_s, weighted_median(ratio, weight), typical

@@ -52,6 +52,7 @@ def test_those_that_ship():
         ("    from: a guess\n", "", r"x\.yaml:5: key 'from' is missing"),
         ("any: [low]", "any: [lower]", r"x\.yaml:15: 'lower' is not known; did you mean 'low'"),
         ("part: 0.5", "part: 1.5", r"x\.yaml:12: parts add up to 1 or more"),
+        ("part: 0.5", "part: 1.0", r"x\.yaml:12: parts add up to 1 or more"),
         ("kinds:", "kind:", r"unknown key 'kind'"),
         ("cause: worker-fault", "- 1", r"x\.yaml:\d+: is not YAML|expected a mapping"),
     ],

@@ -29,6 +29,24 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where two starts are apart by a nanosecond to the last bit",
     (
+        "diagnose/whatif/barriers.py",
+        "return np.asarray(lanes & (early <= 1.0 - HELD_SHARE) & explained)",
+        "early <= 1.0 - HELD_SHARE -> (early < 1.0 - HELD_SHARE)",
+        0,
+    ): "another answer only where a share is what is left of `HELD_SHARE` to the last bit",
+    (
+        "diagnose/whatif/batches.py",
+        'warnings.simplefilter("ignore", RuntimeWarning)  # nodes that no lane recorded are in no batch',
+        'warnings.simplefilter("ignore", RuntimeWarning) -> pass',
+        0,
+    ): "a warning, which tests of mutants ignore; no time changes",
+    (
+        "diagnose/whatif/components/between_steps.py",
+        "shown = late_s[following][busy] >= SHOWN_SHARE * tail_s[busy]",
+        "late_s[following][busy] >= SHOWN_SHARE * tail_s[busy] -> (late_s[following][busy] > SHOWN_SHARE * tail_s[busy])",
+        0,
+    ): "another answer only where two times agree to the last bit",
+    (
         "diagnose/whatif/components/expert.py",
         "return np.asarray(np.maximum(products.sum(axis=-1) / np.maximum(squares.sum(axis=-1), TINY_RATIO), 0.0))",
         "-1 -> (1)",
@@ -46,6 +64,18 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "forget[position].append(node) -> pass",
         0,
     ): "ends of nodes are kept longer in memory; no time changes",
+    (
+        "diagnose/whatif/graph.py",
+        "latest = np.full((opened.shape[0], int(self.groups.max()) + 1), -np.inf)",
+        "1 -> 2",
+        0,
+    ): "a group more, of no rank, is read by nobody",
+    (
+        "diagnose/whatif/levels.py",
+        "short = n_on[head] < MIN_CHAIN",
+        "n_on[head] < MIN_CHAIN -> (n_on[head] <= MIN_CHAIN)",
+        0,
+    ): "a chain ends when it does, added up at once or level by level",
     (
         "diagnose/whatif/occupied.py",
         "inside |= (start[before + 1] <= begins + slack) & (end[before + 1] >= ends - slack) & (start[before + 1] < ends)",

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from diagnose.numerics.robust import (
     LONG_LANE,
     lower_median,
+    median,
     nan_median,
     nan_quantile,
     noise_of_differences,
@@ -55,6 +56,13 @@ def test_the_median_is_numpys(array: np.ndarray, data: st.DataObject, keepdims: 
     assert_same_bits(nan_median(array, axis=axis, keepdims=keepdims), expected)
 
 
+@given(array=ARRAYS, data=st.data(), keepdims=st.booleans())
+def test_a_median_of_all_values_is_numpys(array: np.ndarray, data: st.DataObject, keepdims: bool) -> None:
+    """Any shape, any axes or none named: the bits of `numpy.median`, NaN where a lane has one."""
+    axis = data.draw(st.one_of(st.none(), axes_of(array)))
+    assert_same_bits(median(array, axis=axis, keepdims=keepdims), np.median(array, axis=axis, keepdims=keepdims))
+
+
 @given(array=ARRAYS, q=st.one_of(st.sampled_from([0.0, 0.25, 0.5, 0.75, 0.9, 1.0]), st.floats(0, 1)), data=st.data())
 def test_a_quantile_is_numpys(array: np.ndarray, q: float, data: st.DataObject) -> None:
     """Any quantile of the same arrays: the bits of `numpy.nanquantile`."""
@@ -71,6 +79,7 @@ def test_long_lanes_are_numpys_too(n: int) -> None:
     values = np.random.default_rng(n).standard_normal((2, n, 3))
     values[values > 1.5] = np.nan
     assert_same_bits(nan_median(values, axis=1), np.nanmedian(values, axis=1))
+    assert_same_bits(median(values, axis=1), np.median(values, axis=1))
     assert_same_bits(nan_quantile(values, 0.9, axis=(0, 1)), np.nanquantile(values, 0.9, axis=(0, 1)))
 
 

@@ -105,6 +105,23 @@ def test_the_night_in_which_a_job_came(store: Store, store_url: str) -> None:
         assert before_s < came_at() <= later.now_s()
 
 
+def test_a_job_that_nobody_could_read_came_in_each_night_anew(store: Store, store_url: str) -> None:
+    """Without content nobody knows whether it is the run of the last night."""
+
+    def fail(opened: Store) -> float:
+        row = JobRow("/a", "failed", failure="unreadable", reason="cannot be read")
+        assert opened.claim(["/a"])
+        assert opened.finish([FinishedJob("/a", Outcome(row))]) == [True]
+        with opened.reading() as read:
+            return next(read(sa.select(schema.TIMES.c.came_at)))[0].came_at
+
+    first_s = fail(store)
+    store.leave()
+    with Store(store_url) as later:
+        later.enter()
+        assert fail(later) > first_s
+
+
 def test_odd_text(store: Store) -> None:
     """NUL and bytes that are no UTF-8 are kept as escapes, and found again."""
     location = "/odd\udcff"

@@ -25,7 +25,7 @@ from diagnose.whatif.occupied import Keys, Union, _last_before
 from diagnose.whatif.slow_places import pair_seconds
 from diagnose.whatif.starts import list_opening
 from diagnose.whatif.timeline import _times
-from diagnose.whatif.transfers import _add_up_excess, _by_link, _measure_links, _own_of_pairs
+from diagnose.whatif.transfers import _add_up_excess, _by_link, _measure_groups, _measure_links, _own_of_pairs
 from diagnose.whatif.waits import add_waits
 
 NAN = float("nan")
@@ -581,6 +581,14 @@ def two_ends(own: list[float]) -> Any:
 def measure_links(o: Observed, n_steps: int) -> tuple[Seconds, Seconds]:
     """Measure the links of one block."""
     return _measure_links([_by_link(o, _own_of_pairs(o))], 2, n_steps, 2)
+
+
+def test_a_collective_takes_what_its_quickest_rank_does() -> None:
+    """Of ranks that end apart in one collective the first says how long it took; a stage without any has none."""
+    o = two_ends([3.0, 3.0, 5.0])
+    o.own[2][:] = [[5.0, 7.0], [4.0, 5.0]]  # two steps on two ranks
+    group_s = _measure_groups([o], 2)
+    assert np.isnan(group_s[0]) and group_s[1] == 4.5
 
 
 def test_seconds_of_slow_transfers() -> None:

@@ -125,7 +125,7 @@ def test_transfers_of_some_types_alone_cannot_be_laid_out_anew() -> None:
     moves = observed.graph.moves
     forwards = np.isin(observed.block.nodes.op, (Op.FORWARD_SEND, Op.FORWARD_RECV))
     apart = [
-        dataclasses.replace(event, members=event.members[:1]) if forwards[list(event.members)].any() else event
+        event._replace(members=event.members[:1]) if forwards[list(event.members)].any() else event
         for event in moves.rows()
     ]
     without = dataclasses.replace(observed.graph, moves=Events.of(apart))

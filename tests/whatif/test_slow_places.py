@@ -18,7 +18,7 @@ from diagnose.numerics.robust import lower_median
 from diagnose.report import words
 from diagnose.whatif.components.transfer import TransferPart
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.slow_places import list_ways, pair_seconds
+from diagnose.whatif.slow_places import _find_innocent, list_ways, pair_seconds
 from tests.judge.cases import Measured, causes, measure
 
 RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
@@ -264,3 +264,14 @@ def test_messages_of_all_pairs_at_once_took_what_they_took_one_by_one(spec: JobS
         rows, took_s = pair_seconds(o, seconds)
         found = dict(zip(map(tuple, o.find_pairs()[rows].tolist()), took_s, strict=True))
         assert found.keys() == expected.keys() and all((found[pair] == expected[pair]).all() for pair in found)
+
+
+def test_a_link_that_is_quick_alone_is_innocent() -> None:
+    """Of two slow links of one worker the one that is quick where nothing else moves; where nobody knows that, none is."""
+    ways = np.zeros((2, 3, 2), dtype=bool)
+    ways[0, :2, 1] = True
+    alone_s = np.full((2, 3, 2), np.nan)
+    assert not _find_innocent(ways, alone_s).any()
+    alone_s[0, :2, 1] = 1.0, 10.0
+    innocent = _find_innocent(ways, alone_s)
+    assert innocent[0, 0, 1] and not innocent[0, 1, 1] and not innocent[:, :, 0].any()

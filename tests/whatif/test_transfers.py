@@ -45,6 +45,18 @@ def job(mode: specs.P2P, *links: int, group: int | None = None, steps: tuple[int
     return measure(record(inputs, simulate(inputs)))
 
 
+def test_a_slow_link_of_few_microbatches() -> None:
+    """Two transfers a step are too few for a median of a step; the link is slow all the same, and no other."""
+    inputs = draw_inputs(JobSpec(pp=2, dp=4, microbatches=2, steps=8, seed=51))
+    transfer_s = inputs.transfer_s.copy()
+    for meeting in inputs.programme.meetings:
+        if inputs.programme.tasks[meeting.members[0]].op in P2P:
+            transfer_s[list(meeting.members), :, DP] *= FACTOR
+    inputs = dataclasses.replace(inputs, transfer_s=transfer_s)
+    found = slow_in(measure(record(inputs, simulate(inputs))))
+    assert {*np.argwhere(found.ways)[:, 2].tolist()} == {DP}
+
+
 def transfers_of(found: Measured) -> Transfers:
     """Measure the transfers of a job."""
     return measure_transfers(found.removal)

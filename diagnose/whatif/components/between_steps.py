@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.components import Traits
-from diagnose.model.optype import Op
+from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds, Trace
+from diagnose.numerics.robust import median
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.computes import iterate_blocks
 from diagnose.whatif.delays import ORDINARY_SHARE
@@ -32,7 +33,7 @@ class BetweenStepsPart(Part):
         job = self.job
         explained_s = sum(job.gap_s.values(), start=np.zeros_like(job.between_s))
         rest_s = np.maximum(job.between_s - explained_s, 0.0)
-        self._ordinary_s = float(np.median(rest_s))
+        self._ordinary_s = float(median(rest_s))
         # Where no optimizer was recorded it lies between the steps, with all else that ends one.
         if any((o.block.nodes.op == Op.OPTIMIZER).any() for o in job.observed):
             self._ordinary_s = min(self._ordinary_s, ORDINARY_SHARE * (job.total_s / job.n_steps))
@@ -87,7 +88,7 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
             leads = _measure_leads(trace, observed).values()
             led_s = sum((lead_s for lead_s, _ in leads), start=np.zeros(len(steps)))
             before_s = sum((lead_s for _, lead_s in leads), start=before_s)
-            beyond_s = max(float(np.median((following - np.maximum(gap_s, led_s))[known])), 0.0)
+            beyond_s = max(float(median((following - np.maximum(gap_s, led_s))[known])), 0.0)
             gap_s = np.where(known, following, gap_s + beyond_s)
     return np.maximum(gap_s, 0.0) + before_s
 
@@ -181,7 +182,7 @@ def _shows_in_next_step(observed: Sequence[Observed], steps: Ints, tail_s: Secon
 def _rows_by_kind(evidence: Evidence) -> dict[StallKind, Ints]:
     """List the rows of each kind that may lie between steps."""
     kinds = (StallKind.INPUT, StallKind.PLANNED, StallKind.COLLECTION, StallKind.SAVING)
-    every = {kind: np.flatnonzero(np.isin(evidence.op, [op for op in SAYS if SAYS[op] == kind])) for kind in kinds}
+    every = {kind: np.flatnonzero(of_types(evidence.op, [op for op in SAYS if SAYS[op] == kind])) for kind in kinds}
     every[StallKind.OTHER] = np.flatnonzero(evidence.op == OTHER_ROW)
     return {kind: rows for kind, rows in every.items() if len(rows)}
 

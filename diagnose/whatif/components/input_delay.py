@@ -8,6 +8,7 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.stalls import MIN_STALLS, StallKind
 from diagnose.model.trace import Bools
+from diagnose.numerics.robust import median
 from diagnose.whatif.components.attribution import (
     CHANCE,
     CHANCE_DEVIATIONS,
@@ -161,7 +162,7 @@ def _is_each(forward: Bools) -> bool:
         return False
     many = float(per_step[per_step > 0].mean())
     most = min(COLLECTIONS_A_STEP, MOST_FORWARDS * len(forward))
-    return many > max(MANY_A_STEP, most) or float(np.median(by_rank[by_rank > 0])) > MAX_COLLECTIONS_A_STEP
+    return many > max(MANY_A_STEP, most) or float(median(by_rank[by_rank > 0])) > MAX_COLLECTIONS_A_STEP
 
 
 def _are_late_at_first(late: Bools, here: _Reader) -> bool:
@@ -236,7 +237,7 @@ def _come_together(stalled: Bools, there: Bools) -> bool:
 def _all_above(forward: Bools, elsewhere: Bools) -> bool:
     """Say whether most workers of the first stage stall more often than nearly all others: with one microbatch."""
     here, there = forward.sum(axis=(0, 1)), elsewhere.sum(axis=(1, 2)).ravel()
-    return len(here) >= MIN_STALLS and float(np.median(here)) > float(np.quantile(there, 0.9))
+    return len(here) >= MIN_STALLS and float(median(here)) > float(np.quantile(there, 0.9))
 
 
 def _are_all_here(forward: Bools, elsewhere: Bools) -> bool:

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, nan_median, robust_deviation
+from diagnose.numerics.robust import MAD_TO_SIGMA, median, nan_median, robust_deviation
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
@@ -114,7 +114,7 @@ def find_microbatches(left: Seconds) -> Microbatches:
     if n < MIN_MICROBATCHES:
         return Microbatches(none, whole)
     f, b = forward[there], backward[there]
-    f, b = f - np.median(f), b - np.median(b)
+    f, b = f - median(f), b - median(b)
     spread = float(max(robust_deviation(f), np.std(f)))
     together = float(np.mean(f * b))
     correlation = together / max(float(np.sqrt(np.mean(f * f) * np.mean(b * b))), 1e-12)

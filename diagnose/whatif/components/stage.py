@@ -8,6 +8,7 @@ from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import (
     MAD_TO_SIGMA,
     lower_median,
+    median,
     nan_median,
     robust_deviation,
     upper_stretch,
@@ -97,7 +98,7 @@ def find_usual_durations(
     told = told_by_optimizer(observed, typical_s, n_stages)
     for stage in np.flatnonzero(told).tolist():
         others = np.flatnonzero(np.arange(typical_s.shape[1]) % n_stages != stage)
-        typical_s[:, stage::n_stages] = np.median(typical_s[:, others], axis=1, keepdims=True)
+        typical_s[:, stage::n_stages] = median(typical_s[:, others], axis=1, keepdims=True)
     return typical_s, told
 
 

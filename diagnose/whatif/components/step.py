@@ -8,6 +8,7 @@ from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.stalls import TOGETHER_SHARE, StallKind
 from diagnose.model.trace import Bools, Seconds
+from diagnose.numerics.robust import median
 from diagnose.whatif.components.attribution import MANY_A_STEP, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_interval, is_planned
@@ -51,7 +52,7 @@ def find_slow_steps(pace: Seconds) -> Seconds:
     # Of the quickest third: a fault may slow more than half of the workers, and is none of the step's.
     ratio = np.take_along_axis(ordered, (count - 1) // 3, axis=2)[:, :, 0]
     ratio = np.where(ratio > 0, ratio, 1.0)
-    return np.asarray(ratio / np.median(ratio, axis=1, keepdims=True))
+    return np.asarray(ratio / median(ratio, axis=1, keepdims=True))
 
 
 def without_microbatches(step_ratio: Seconds, error: float) -> Seconds:
@@ -81,7 +82,7 @@ def attribute_to_plan(found: LongStalls) -> None:
     at_once = by_worker.sum(axis=(0, 3))  # (n_microbatches, n_steps): workers
     by_step = at_once.max(axis=0)
     planned = by_step >= TOGETHER_SHARE * n_workers
-    planned &= by_step > np.median(by_step) + TOGETHER_SHARE / 2 * n_workers
+    planned &= by_step > median(by_step) + TOGETHER_SHARE / 2 * n_workers
     if not planned.any():
         return
     # A plan stops the same microbatch everywhere, once; a batch that all wait for stops the first, or all.

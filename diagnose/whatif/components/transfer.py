@@ -7,9 +7,9 @@ import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.feature import Features
-from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
+from diagnose.model.optype import DP_COLLECTIVES, P2P, Op, of_types
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.numerics.robust import lower_median, nan_median, nan_quantile, upper_level, upper_stretch
+from diagnose.numerics.robust import lower_median, median, nan_median, nan_quantile, upper_level, upper_stretch
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.levels import take
@@ -112,7 +112,7 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
         equals = _measure_ordinary(list(sampled.values()))
         if op in P2P and len(observed) > 1:
             equals = _ask_others(equals, sampled, [other for other in observed if other is not o], op)
-        group_s = float(lower_median(np.array([np.median(s) for s in sampled.values()])))
+        group_s = float(lower_median(np.array([median(s) for s in sampled.values()])))
         for stage, at in places:
             ordinary = equals
             if op in DP_COLLECTIVES:
@@ -123,17 +123,15 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
             far = SLOW_TRANSFER_RATIO if op in P2P else SLOW_COLLECTIVE_RATIO
             longest = max(min(far * top, ordinary.far_s), top + SLOW_TRANSFER_SHARE * step_s)
             own = take(o.own, at)
-            level = np.broadcast_to(
-                np.median(own[:, :: stride_of(own[0])], axis=(0, 1)), own.shape[1:]
-            )  # (n_steps, n_dp)
+            level = np.broadcast_to(median(own[:, :: stride_of(own[0])], axis=(0, 1)), own.shape[1:])  # (n_steps, n_dp)
             if len(at) >= MIN_IN_STEP and (own > slow_step).any():
-                in_step = np.median(own, axis=0)
+                in_step = median(own, axis=0)
                 level = np.where(in_step > slow_step, np.maximum(level, in_step), level)
             slow = level > slow_level
             if not slow.any() and not (own > longest).any():
                 continue
             if op in P2P and usual > 0 and _is_of_few_ranks(slow):
-                slow_links[stage] = max(slow_links.get(stage, 0.0), float(np.median(level[slow])) / usual)
+                slow_links[stage] = max(slow_links.get(stage, 0.0), float(median(level[slow])) / usual)
             spread = max(top - usual, LEAST_SPREAD_SHARE * step_s)
             for node, seconds in zip(at.tolist(), own, strict=True):
                 excess = np.where(seconds > longest, seconds - usual, 0.0)
@@ -155,7 +153,7 @@ def _is_of_few_ranks(slow: Bools) -> bool:
 def _list_transfers(o: Observed) -> dict[int, dict[int, Ints]]:
     """List the nodes by type and stage, in the order in which they move."""
     op, stage, completes = o.block.nodes.op, o.block.nodes.stage, o.graph.moves.completes.flat
-    moves = ~np.isin(op, P2P)
+    moves = ~of_types(op, P2P)
     moves[o.find_pairs()] = True  # what an outer model chunk records moves nothing
     nodes = completes[moves[completes]]
     nodes = nodes[np.lexsort((stage[nodes], op[nodes]))]
@@ -277,7 +275,7 @@ def _measure_place(seconds: Seconds) -> _Ordinary:
         slow[known] = upper_stretch(np.sqrt(np.maximum(by_step[known], 0.0)))
         if slow.any() and nan_median(by_step[slow], axis=0) > SLOW_LINK_RATIO * nan_median(by_step[~slow], axis=0):
             row = seconds[:, ~slow][np.isfinite(seconds[:, ~slow])]
-    usual = max(float(np.median(row)), 0.0)
+    usual = max(float(median(row)), 0.0)
     sigma = max(usual - float(np.quantile(row, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
     return _Ordinary(usual, usual + TOP_DEVIATIONS * sigma, SLOW_LINK_RATIO * usual)
 
@@ -303,9 +301,9 @@ def _quick_steps(seconds: Seconds) -> Seconds:
     """
     if seconds.shape[1] < 2 * MIN_IN_STEP:
         return seconds
-    by_step = np.median(seconds, axis=0)  # (n_steps, n_dp)
+    by_step = median(seconds, axis=0)  # (n_steps, n_dp)
     logs = np.log(np.maximum(by_step, TINY_S))
-    slow = np.stack([upper_level(of_rank) for of_rank in logs.T], axis=1)
+    slow = upper_level(logs.T).T
     low, high = (nan_median(np.where(at, by_step, np.nan), axis=0) for at in (~slow, slow))
     apart = (low > 0) & (high > TWO_LEVELS_RATIO * low)
     return np.where((slow & apart)[None], np.nan, seconds) if apart.any() else seconds

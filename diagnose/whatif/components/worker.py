@@ -14,6 +14,7 @@ from diagnose.numerics.robust import (
     MAD_TO_SIGMA,
     SMOOTHED,
     lower_median,
+    median,
     nan_median,
     nan_quantile,
     noise_of_differences,
@@ -133,7 +134,7 @@ class WorkerPart(Part):
             alone = (least > LONG_OPTIMIZER * np.quantile(peers, 1.0 - QUICK_OPTIMIZERS)) & (not slow_workers.any())
             slow = slow_workers[:, stage] | alone
             if slow.any():
-                usual = np.maximum(np.median(own - peers, axis=0), 0.0)
+                usual = np.maximum(median(own - peers, axis=0), 0.0)
                 found[node] = np.where(alone, np.maximum(own - usual, peers), np.where(slow, peers, np.inf))
                 longer_s[:, stage] += np.where(alone, np.minimum(own - peers, usual), 0.0).sum(axis=0)
         return found, longer_s
@@ -149,13 +150,13 @@ def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages
     optimizer_s = np.full(n_stages, np.nan)
     for o in observed:
         for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
-            optimizer_s[o.block.nodes.stage[node]] = float(np.median(o.own[node]))
+            optimizer_s[o.block.nodes.stage[node]] = float(median(o.own[node]))
     if n_stages < MIN_TOLD_STAGES or not (optimizer_s > 0).all():
         return told
     by_stage = typical_s.reshape(len(typical_s), -1, n_stages).sum(axis=1)  # (2, n_stages)
     measures = np.log(np.concatenate([by_stage, optimizer_s[None]]))  # forward, backward, optimizer
     second, stage = (int(i) for i in np.argsort(measures.sum(axis=0), kind="stable")[-2:])
-    every = measures - np.median(np.delete(measures, stage, axis=1), axis=1, keepdims=True)
+    every = measures - median(np.delete(measures, stage, axis=1), axis=1, keepdims=True)
     excess, next_one = every[:, stage], every[:, second]
     # A head and a loss take longer, and their optimizer hardly does.
     is_layout = next_one.sum() >= ALIKE_SHARE * excess.sum() and next_one[2] >= ALIKE_SHARE * next_one[:2].max()
@@ -191,7 +192,7 @@ def slow_throughout(
         noise = robust_deviation(apart) if apart.size else 0.0
         for dp in slow:
             most = level[..., dp].max(axis=(0, 1, 2))  # (n_steps,)
-            usually = np.median(most[most > 0])  # one wild step does not say how slow it is
+            usually = median(most[most > 0])  # one wild step does not say how slow it is
             there = np.isfinite(log[..., dp]) & (most > THROUGHOUT_LEVEL * usually)[None, None, None]
             there &= level[..., dp] > DIRECTION_SHARE * most
             if not there.any():
@@ -281,8 +282,8 @@ def find_slow_workers(
         least = np.nan_to_num(np.nanmin(np.nanmean(direction, axis=1) - common, axis=0))
         agree = np.moveaxis(least, 1, -1) > BOTH_SHARE * own
     # A fault may change most series, none so often that it would be most of the differences between neighbours.
-    apart = MAD_TO_SIGMA * np.median(np.abs(own - np.median(own, axis=-1, keepdims=True)), axis=-1)
-    sigma = max(_lower_third(apart.ravel()), float(np.median(noise_of_differences(own))))
+    apart = MAD_TO_SIGMA * median(np.abs(own - median(own, axis=-1, keepdims=True)), axis=-1)
+    sigma = max(_lower_third(apart.ravel()), float(median(noise_of_differences(own))))
     has_peers = np.broadcast_to((n_dp > 1) | told[:, None], own.shape[:-1])
     chance = np.hypot(sigma, drawn.error.T) if n_stages == 1 else np.full(own.shape[1:], sigma)
     level = _find_levels(own, agree, sigma, chance, has_peers)
@@ -310,11 +311,11 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
         :, max((n_dp - 1) // 3, 1) if n_dp > 2 else 0
     ]  # more than half of them may be slow
     own = common - (of_step - _lower_third(of_step))[:, None] if n_dp >= MIN_RANKS else common
-    apart = np.std(own - np.median(own, axis=0), axis=0)
+    apart = np.std(own - median(own, axis=0), axis=0)
     # Not a robust deviation: documents have heavy tails. That of the other ranks: its own is what is asked about.
-    sigma = np.maximum(_lower_third_of_others(apart), float(np.median(noise_of_differences(own, axis=0))))  # (n_dp,)
+    sigma = np.maximum(_lower_third_of_others(apart), float(median(noise_of_differences(own, axis=0))))  # (n_dp,)
     chance = np.hypot(sigma[:, None], drawn.error.T)
-    usual = np.maximum(np.median(chance, axis=1), TINY_RATIO)  # without any noise it is 0
+    usual = np.maximum(median(chance, axis=1), TINY_RATIO)  # without any noise it is 0
     # One step is nothing special where other ranks have such steps, or such microbatches: a long document may fill a step.
     longest = _most_of_others(np.maximum(np.abs(common).max(axis=0), drawn.longest))
     chance = np.maximum(chance, BEYOND_OTHERS * longest[:, None] / SLOW_STEP_DEVIATIONS)
@@ -368,7 +369,7 @@ def _find_levels(
     """
     n_steps = own.shape[-1]
     unit = np.broadcast_to(unit, own.shape[:-1])
-    usual = np.median(own, axis=-1)
+    usual = median(own, axis=-1)
     least = np.maximum(np.log1p(SLOW_RATIO) * unit, CHANCE_DEVIATIONS * sigma / np.sqrt(n_steps))
     since = find_onsets(own, sigma, unit)
     after = np.arange(n_steps) >= since[..., None]
@@ -412,7 +413,7 @@ def _find_stretches(own: Seconds, least: Seconds, chance: Seconds) -> tuple[Bool
     level = np.nan_to_num(nan_median(np.where(on, own, np.nan), axis=-1))
     off = np.nan_to_num(nan_median(np.where(on, np.nan, own), axis=-1))
     n_on = on.sum(axis=-1)
-    apart = np.median(chance, axis=-1) * np.sqrt(1.0 / np.maximum(n_on, 1) + 1.0 / np.maximum(own.shape[-1] - n_on, 1))
+    apart = median(chance, axis=-1) * np.sqrt(1.0 / np.maximum(n_on, 1) + 1.0 / np.maximum(own.shape[-1] - n_on, 1))
     told = (level - off > CHANCE_DEVIATIONS * apart) & (level > least) & (off < THROUGHOUT_LEVEL * level)
     return on & told[..., None], level
 

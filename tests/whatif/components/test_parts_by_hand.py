@@ -239,8 +239,9 @@ def test_usual_durations() -> None:
         ([1.0] * 5 + [2.0] * 3, 8),
         ([1.0] * 2 + [1.01] * 6, 8),
         ([1.0, 2.0], 2),
+        ([1.0] * 2 + [2.0] * 3, 2),
     ],
-    ids=["a quarter", "an odd one", "most slow", "few slow", "hardly", "too few"],
+    ids=["a quarter", "an odd one", "most slow", "few slow", "hardly", "too few", "three of five slow"],
 )
 def test_quick_ranks_say_what_is_usual(ranks: list[float], quick: int) -> None:
     """Where more than half of a stage's ranks are slow, and at least a quarter of them are not."""
@@ -320,6 +321,7 @@ def test_how_much_backwards_grow(n_virtual: int) -> None:
     assert _slope_of(*of_halves(length + own, 5.0 + 0.5 * length + 0.0 * own)) == pytest.approx(0.5, rel=0.05)
     assert _slope_of(*of_halves(length + own, -length + 0.0 * own)) == 0.1
     assert _slope_of(*of_halves(length + own, NAN * own)) == 1.0
+    assert _slope_of(*of_halves(0.0 * own, length + own)) == 1.0
 
 
 @pytest.mark.parametrize(("n", "by_rank"), [(48, True), (47, False)])

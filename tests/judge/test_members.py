@@ -1,0 +1,32 @@
+"""Which member of a slow worker is said to be late."""
+
+import pytest
+
+from diagnose.judge.members import describe_member
+from diagnose.model.members import LateMember
+from diagnose.model.place import Worker
+
+LATE = LateMember(1, 0.02, 0.8, 0.9, "ends")
+
+
+@pytest.mark.parametrize(
+    ("worker", "who"),
+    [
+        (Worker(2, 3, 29, tp=1), "rank 29, tp 1 of dp 2 stage 3 ends"),
+        (Worker(2, 3, 29, "gpu7", tp=1, cp=0), "rank 29, tp 1, cp 0 of dp 2 stage 3 on gpu7 ends"),
+    ],
+)
+def test_a_late_member_is_named_by_what_is_known(worker: Worker, who: str) -> None:
+    """By its rank and its place in its group, and by its host where that is known."""
+    said = describe_member("worker-fault/late_member", worker, LATE)
+    assert said.text.startswith(who + " 0.02 s after the other members in a compute, a share of 0.80 of what")
+    assert said.text.endswith("it is last in a share of 0.90 of the computes")
+    assert said.values == {"late_s": 0.02, "late_share": 0.8, "last_share": 0.9}
+
+
+def test_a_member_that_nobody_knows() -> None:
+    """The reason is told, and nobody is named."""
+    said = describe_member(
+        "worker-fault/late_member", Worker(2, 3, 28), LateMember(None, reason="they all end together")
+    )
+    assert said.text == "which member of dp 2 stage 3 is slow is not known: they all end together"
