@@ -117,7 +117,7 @@ def find_slow_places(
         No place at all where slow transfers are anywhere at random.
     """
     lost = _add_up(observed, excesses, spreads, n_stages)
-    by_step = lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0)  # (n_steps,)
+    by_step = _sum_steps(lost)
     n_dp = lost.ways.shape[2]
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
     if not by_step.any():
@@ -139,6 +139,12 @@ def find_slow_places(
             without = _repeat_places(freed, by_step)
             if (without or 0.0) >= REPEATS_FROM:
                 by_place, victims, (ways, groups) = without, held_up, _stand_out(freed, slice(None))
+    turns = _list_turns(lost, by_step) if (by_place or 0.0) < REPEATS_FROM else []
+    in_turns = min((_repeat_places(turn, _sum_steps(turn)) or 0.0 for turn in turns), default=0.0)
+    if in_turns >= REPEATS_FROM:
+        every = [_stand_out(turn, slice(None)) for turn in turns]
+        ways, groups = (np.logical_or.reduce(marked) for marked in zip(*every, strict=True))
+        by_place, victims = max(in_turns, in_time), np.zeros_like(ways)
     if np.count_nonzero(_find_cards(ways & ~victims, groups, lost)) > MOST_CARDS_SHARE * n_dp * n_stages:
         by_place = 0.0
     repeats = max(by_place or 0.0, in_time)
@@ -343,6 +349,32 @@ def _add_up(
     steps = np.concatenate([o.block.steps for o in observed])
     far = weighted_median(np.concatenate(apart), seconds_s)
     return _Lost(ways, groups, exists, has_group, steps, n_transfers, slow_share, far)
+
+
+def _sum_steps(lost: _Lost) -> Seconds:
+    """Add up the lost seconds of each step, shape (n_steps,)."""
+    return np.asarray(lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0))
+
+
+def _list_turns(lost: _Lost, by_step: Seconds) -> list[_Lost]:
+    """Part the slow steps where another link, or group, begins to lose most: faults that take turns. None where any is short."""
+    time = np.argsort(lost.steps, kind="stable")
+    slow = time[_find_slow_steps(by_step[time])]
+    by_place = np.concatenate([lost.ways.sum(axis=0).reshape(-1, len(time)), lost.groups])
+    turns = np.split(slow, np.flatnonzero(np.diff(by_place[:, slow].argmax(axis=0))) + 1)
+    if len(turns) < 2 or min(map(len, turns)) < MIN_SLOW_STEPS:
+        return []
+    shares = [float(by_step[turn].sum() / by_step.sum()) for turn in turns]
+    return [
+        dataclasses.replace(
+            lost,
+            ways=lost.ways[..., turn],
+            groups=lost.groups[:, turn],
+            steps=lost.steps[turn],
+            n_transfers=share * lost.n_transfers,
+        )
+        for turn, share in zip(turns, shares, strict=True)
+    ]
 
 
 def _stand_out(lost: _Lost, steps: Ints | slice) -> tuple[Bools, Bools]:
