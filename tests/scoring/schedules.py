@@ -22,12 +22,12 @@ N_DRAWS = 1000
 
 
 def judge_pair(seed: int, i: int, schedule: str) -> tuple[JudgedJob, JudgedJob] | None:
-    """Diagnose a job and its twin under 1F1B; None where a fault of the job has no place in that."""
+    """Diagnose a job and its twin under 1F1B; None where what happens to the job has no place in that."""
     spec, faults, *others = draw_job(seed, i, world=schedule)
     twin = dataclasses.replace(spec, schedule="1f1b", vpp=1)
     try:
         jobs = [generate(one, faults, *others) for one in (spec, twin)]
-    except DiagnoseError:
+    except (DiagnoseError, IndexError):  # a decoy names a task by its number
         return None
     here, there = (judge_generated(job) for job in jobs)
     return here, there
