@@ -204,8 +204,8 @@ def _begin_with(part: Rank, n_before: int) -> Rank:
 
 
 def _list_ends(part: Rank) -> Seconds:
-    """Give when the last operation of each step ends, microseconds of the file; steps are counted from 0."""
-    ends = np.full(len(part.steps), -np.inf)
+    """Give when the last operation of each step ends, microseconds of the file, 0 where there is none; steps are counted from 0."""
+    ends = np.zeros(len(part.steps))
     np.maximum.at(ends, part.operations.step, part.operations.end)
     return ends
 
