@@ -27,6 +27,8 @@ BESIDE_WORST_SHARE = 0.2
 BESIDE_ANY_SHARE = 0.02
 #: Places are named where, chosen by half of the steps, they have this part of the lost seconds of the other half, beyond chance.
 REPEATS_FROM = 0.5
+#: A part of a few is not known as exactly as they say: so many more are where chance puts them.
+N_BY_CHANCE = 2.0
 #: Of fewer slow transfers nobody can tell whether they repeat.
 FEW_TRANSFERS = 6.0
 #: In one place alone, transfers that get stuck are told from noise only where no larger part is slow.
@@ -78,6 +80,8 @@ class _Lost:
         Their numbers.
     n_transfers : float
         Slow transfers and collectives, by their seconds: so many alike would have them.
+    n_cells : float
+        Places in a step, by their seconds, likewise: what makes one transfer late there makes others late.
     slow_share : float
         Part of all transfers and collectives that is slow at all.
     apart : float or None
@@ -90,6 +94,7 @@ class _Lost:
     has_group: Bools
     steps: Ints
     n_transfers: float
+    n_cells: float
     slow_share: float
     apart: float | None
 
@@ -117,7 +122,7 @@ def find_slow_places(
         No place at all where slow transfers are anywhere at random.
     """
     lost = _add_up(observed, excesses, spreads, n_stages)
-    by_step = lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0)  # (n_steps,)
+    by_step = _sum_steps(lost)
     n_dp = lost.ways.shape[2]
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
     if not by_step.any():
@@ -139,6 +144,12 @@ def find_slow_places(
             without = _repeat_places(freed, by_step)
             if (without or 0.0) >= REPEATS_FROM:
                 by_place, victims, (ways, groups) = without, held_up, _stand_out(freed, slice(None))
+    turns = _list_turns(lost, by_step) if (by_place or 0.0) < REPEATS_FROM else []
+    in_turns = min((_repeat_places(turn, _sum_steps(turn)) or 0.0 for turn in turns), default=0.0)
+    if in_turns >= REPEATS_FROM:
+        every = [_stand_out(turn, slice(None)) for turn in turns]
+        ways, groups = (np.logical_or.reduce(marked) for marked in zip(*every, strict=True))
+        by_place, victims = max(in_turns, in_time), np.zeros_like(ways)
     if np.count_nonzero(_find_cards(ways & ~victims, groups, lost)) > MOST_CARDS_SHARE * n_dp * n_stages:
         by_place = 0.0
     repeats = max(by_place or 0.0, in_time)
@@ -338,11 +349,35 @@ def _add_up(
                 every.append(seconds[seconds > 0])
                 apart.append(every[-1] / spread[node])
     seconds_s = np.concatenate(every)
-    n_transfers = float(seconds_s.sum() ** 2 / max(float((seconds_s**2).sum()), np.finfo(float).tiny))
+    n_transfers, n_cells = (_count_alike(of) for of in (seconds_s, np.concatenate([ways.ravel(), groups.ravel()])))
     slow_share = len(seconds_s) / max(n_all, 1)
     steps = np.concatenate([o.block.steps for o in observed])
     far = weighted_median(np.concatenate(apart), seconds_s)
-    return _Lost(ways, groups, exists, has_group, steps, n_transfers, slow_share, far)
+    return _Lost(ways, groups, exists, has_group, steps, n_transfers, n_cells, slow_share, far)
+
+
+def _count_alike(seconds: Seconds) -> float:
+    """Say how many that are all alike would vary as little as these."""
+    return float(seconds.sum() ** 2 / max(float((seconds**2).sum()), np.finfo(float).tiny))
+
+
+def _sum_steps(lost: _Lost) -> Seconds:
+    """Add up the lost seconds of each step, shape (n_steps,)."""
+    return np.asarray(lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0))
+
+
+def _list_turns(lost: _Lost, by_step: Seconds) -> list[_Lost]:
+    """Part the slow steps where another link, or group, begins to lose most: faults that take turns. None where any is short."""
+    time = np.argsort(lost.steps, kind="stable")
+    slow = time[_find_slow_steps(by_step[time])]
+    by_place = np.concatenate([lost.ways.sum(axis=0).reshape(-1, len(time)), lost.groups])
+    turns = np.split(slow, np.flatnonzero(np.diff(by_place[:, slow].argmax(axis=0))) + 1)
+    if len(turns) < 2 or min(map(len, turns)) < MIN_SLOW_STEPS:
+        return []
+    return [
+        dataclasses.replace(lost, ways=lost.ways[..., turn], groups=lost.groups[:, turn], steps=lost.steps[turn])
+        for turn in turns
+    ]
 
 
 def _stand_out(lost: _Lost, steps: Ints | slice) -> tuple[Bools, Bools]:
@@ -383,13 +418,14 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
     """Say which part of the lost seconds lies where the other half of the steps says, beyond chance; None where no half can say.
 
     The halves take turns with the steps that lost most, so that each has its part of them. Chance is what as many places
-    would hold, and one standard deviation of that more, for as many transfers as there are.
+    would hold. Of what is held one standard error is taken off, for as many slow places in a step as there are: that of chance to
+    say whether they repeat at all, and if so that of what they hold.
     """
     order = np.argsort(-by_step, kind="stable")
     halves = order[::2], order[1::2]
     if min(float(by_step[half].sum()) for half in halves) < MIN_HALF_SHARE * float(by_step.sum()):
         return None
-    found = []
+    found: list[Seconds] = []
     for chosen_by, seen_in in (halves, halves[::-1]):
         ways, groups = _stand_out(lost, chosen_by)
         ways_s, groups_s = lost.ways[..., seen_in].sum(axis=-1), lost.groups[:, seen_in].sum(axis=-1)
@@ -401,9 +437,15 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
             float(ways_s.sum()) * ways.sum() / max(lost.exists.sum(), 1)
             + float(groups_s.sum()) * groups.sum() / max(lost.has_group.sum(), 1)
         ) / total
-        luck = float(np.sqrt(chance * max(1.0 - chance, 0.0) / (lost.n_transfers / 2.0)))
-        found.append((held - chance - luck) / (1.0 - chance) if chance < 1.0 else 0.0)
-    return max(float(np.mean(found)), 0.0)
+        if chance >= 1.0:
+            found.append(np.zeros(2))
+            continue
+        n = lost.n_cells / 2.0
+        usual = (n * held + N_BY_CHANCE * chance) / (n + N_BY_CHANCE)
+        luck = np.sqrt([share * max(1.0 - share, 0.0) / n for share in (chance, usual)])
+        found.append((held - chance - luck) / (1.0 - chance))
+    by_chance, as_it_is = (float(share) for share in np.mean(found, axis=0))
+    return max(as_it_is if by_chance >= REPEATS_FROM else by_chance, 0.0)
 
 
 def _repeat_steps(lost: _Lost) -> float:

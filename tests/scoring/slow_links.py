@@ -1,8 +1,8 @@
-"""How often slow links are found in event-timer logs: `python -m tests.scoring.slow_links FIRST LAST`.
+"""How often slow links are found in event-timer logs: `python -m tests.scoring.slow_links FIRST LAST [varying]`.
 
-Each seed is a job of one of the four modes of a scheduler, healthy or with up to two links that get slow (`draw_scheduler`), as its
-logs. A link counts as found where it is named, or the one worker at whose stage both slow links end; what it costs says the same
-simulation without it.
+Each seed is a job of one of the four modes of a scheduler, healthy or with up to two links that get slow (`draw_scheduler`), or
+whose links vary (`draw_varying`), as its logs. A link counts as found where it is named, or the one worker at whose stage both slow
+links end; what it costs says the same simulation without it.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from diagnose.model.cause import Cause
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from tests.scoring.judged import COUNTS, UNKNOWN
-from tests.trace.producers.switching_logs import Scheduler, draw_scheduler, write_logs
+from tests.trace.producers.switching_logs import Scheduler, draw_scheduler, draw_varying, write_logs
 
 SURE = 0.8
 
@@ -59,8 +59,9 @@ def main() -> None:
         ("links", "sure", "named", "worth it", "sure of these", "named of these", "wrong", "onset"), 0
     )
     n_healthy = n_told = 0
+    draw = draw_varying if sys.argv[3:] == ["varying"] else draw_scheduler
     for seed in range(int(sys.argv[1]), int(sys.argv[2])):
-        job = draw_scheduler(seed)
+        job = draw(seed)
         costs = measure_costs(job) if job.delays_s else {}
         n_healthy += not costs
         with tempfile.TemporaryDirectory() as folder:

@@ -219,6 +219,31 @@ def test_what_is_long_at_random_is_no_fault_of_the_network() -> None:
     assert "network-fault" not in causes(found.diagnosis)
 
 
+@dataclasses.dataclass(frozen=True)
+class LateTogether(Decoy):
+    """Busy hosts: what a stage receives one way in a step is late together, now more and now less."""
+
+    seed: int
+    name = "late-together"
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Let the messages of each stage, way and step be late by one draw, of some 2.5 ms."""
+        rng, stall_s, programme = np.random.default_rng(self.seed), inputs.stall_s.copy(), inputs.programme
+        for op in RECEIVES:
+            for stage in range(4):
+                tasks = np.flatnonzero(programme.is_op(op) & (programme.stage == stage))
+                if len(tasks):
+                    stall_s[tasks] += np.exp(rng.normal(-6.0, 1.0, inputs.lanes))
+        return dataclasses.replace(inputs, stall_s=stall_s)
+
+
+def test_messages_that_are_late_together_count_once() -> None:
+    """Of many messages that one delay makes late nobody learns where it comes again: nearly no job has a slow link by that."""
+    spec = JobSpec(pp=4, dp=1, microbatches=8, steps=8, forward_s=0.016, transfer_s=1e-3, p2p="asynchronous")
+    jobs = [generate(dataclasses.replace(spec, seed=n), [], [LateTogether(n)]) for n in range(126, 134)]
+    assert sum("network-fault" in causes(measure(job.trace).diagnosis) for job in jobs) <= 1
+
+
 def took_one_by_one(o: Observed, seconds: dict[int, Seconds]) -> dict[tuple[int, int], Seconds]:
     """Say what the message of each pair took as `pair_seconds` does, pair by pair."""
     recv_of = {node: max(pair, key=lambda n: o.block.nodes.op[n] in RECEIVES) for pair in o.pairs for node in pair}

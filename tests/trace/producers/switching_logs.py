@@ -181,6 +181,18 @@ def draw_scheduler(seed: int) -> Scheduler:
     )
 
 
+def draw_varying(seed: int) -> Scheduler:
+    """Draw a job in which a link is slow in two stretches, with other delays, or two links are in turns; mended between, or not."""
+    rng = np.random.default_rng([seed, 1])
+    job = draw_scheduler(seed)
+    links = rng.choice(job.n_stages - 1, 2, replace=False).tolist()
+    links = [links[0], links[int(rng.integers(2))]]
+    starts = np.cumsum([rng.integers(4, 7), rng.integers(3, 6), rng.integers(0, 3), rng.integers(3, 6)]).tolist()
+    delays = [{link: job.forward_s * float(np.exp(rng.uniform(0.0, np.log(4))))} for link in links]
+    course = {starts[0]: delays[0], starts[1]: {}, starts[2]: delays[1], starts[3]: {}}
+    return dataclasses.replace(job, delays_s=course, n_iterations=starts[3] + int(rng.integers(1, 5)))
+
+
 def write_logs(folder: Path, job: Scheduler, *, with_log: bool = True) -> Path:
     """Write one log a rank and mode, and the training log beside them."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -277,6 +277,23 @@ def test_steps_are_those_of_any_loop(tmp_path: Path, plan: str, computes: list[i
         assert not any(a < ended and begun < b for op in (Op.FORWARD, Op.DATA_LOAD) for a, b in rows_of(recording, op))
 
 
+@pytest.mark.parametrize(("plans", "n_steps"), [(("whole", "late"), 5), (("whole", "late", "whole"), 6)])
+def test_a_rank_that_lacks_its_first_step_counts_as_the_others(
+    plans: tuple[str, ...], n_steps: int, tmp_path: Path
+) -> None:
+    """No profiler numbers the steps, and a recording begins in the middle of one: rows of a step are of one time in all ranks."""
+    for rank, plan in enumerate(plans):
+        trace = training_loop("LFBU" * 6 if plan == "whole" else "BU" + "LFBU" * 5)
+        base_ns = 0 if plan == "whole" else 170_000  # the batch and the forward that it has not
+        header = {"host_name": "a", "baseTimeNanoseconds": base_ns}
+        trace.write(tmp_path / f"rank{rank}.json", **distributed(rank, len(plans)), **header)
+    recording = read(tmp_path)
+    assert np.unique(recording.step).tolist() == list(range(n_steps))
+    for step in range(n_steps):
+        updates = rows_of(recording, Op.OPTIMIZER, step=step)
+        assert updates == pytest.approx(np.array(updates[:1] * len(updates)))
+
+
 def test_computes_without_annotations_are_those_that_annotations_name(formats: Path, tmp_path: Path) -> None:
     """A real DDP job says forward and backward; without these names its computes are within 2% of what they say."""
     file = formats / "kineto" / "nccl_data.json.gz"

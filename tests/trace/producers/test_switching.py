@@ -69,12 +69,22 @@ def test_no_link_is_named_that_is_not_slow(part: int, tmp_path: Path) -> None:
             assert all({worker.pp - 1, worker.pp} <= slow for worker in where.workers)
 
 
-@pytest.mark.parametrize("mode", ["1F1B", "ZB-CPU", "ZB-CPU-ReSchedule"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_link_that_varies_is_named(mode: str, tmp_path: Path) -> None:
     """A link is slow, then slower, then mended: the job switches twice, and the slow stretch is told."""
     folder = write_logs(tmp_path, Scheduler(mode, delays_s={5: {1: 0.03}, 9: {1: 0.08}, 12: {}}))
     links, pattern, onset = named(folder)
     assert (links, pattern, onset) == ({(1, 2)}, "transient", 9)
+
+
+@pytest.mark.parametrize("n_stages", [3, 4])
+@pytest.mark.parametrize("mode", MODES)
+def test_links_that_take_turns_are_named(mode: str, n_stages: int, tmp_path: Path) -> None:
+    """One link is slow, and after it another one, so that most or all links of a short pipeline lose much: both, and no card."""
+    job = Scheduler(mode, n_stages=n_stages, delays_s={4: {0: 0.06}, 8: {}, 10: {1: 0.06}, 14: {}})
+    links, _, onset = named(write_logs(tmp_path, job))
+    assert links == {(0, 1), (1, 2)}
+    assert onset in {4, 4 + mode.endswith("ReSchedule")}
 
 
 @pytest.mark.parametrize("mode", ["ZB-CPU", "ZB-CPU-ReSchedule"])

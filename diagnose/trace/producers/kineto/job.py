@@ -22,12 +22,13 @@ from diagnose.errors import TraceError
 from diagnose.model.budget import HostWait
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.recording import Dropped, HostTime, Recording, Unobserved
+from diagnose.model.trace import Seconds
 from diagnose.trace.clocks import align
 from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.kineto.apart import refuse_other_jobs
 from diagnose.trace.producers.kineto.layout import Layout, place_ranks
-from diagnose.trace.producers.kineto.operations import Operations
+from diagnose.trace.producers.kineto.operations import CUT, Operations
 from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
 from diagnose.trace.producers.kineto.table import (
     OperationTable,
@@ -77,6 +78,8 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     refuse_other_jobs(parts)
     numbers, warnings = _number_ranks(parts)
     parts, lent = _lend_bases(parts)
+    if all(part.steps and part.steps_by != "profiler" and not part.steps_moved for part in parts):
+        parts = _count_alike(parts)
     parts, numbers = _join_cycles(parts, numbers)
     _refuse_empty(parts, name)
     layout = place_ranks(parts, numbers, name=name)
@@ -170,6 +173,41 @@ def _lend_bases(parts: Sequence[Rank]) -> tuple[list[Rank], bool]:
     base_ns = min(known, default=0)
     lent = [part if part.base_ns is not None else dataclasses.replace(part, base_ns=base_ns) for part in parts]
     return lent, 0 < len(known) < len(parts)
+
+
+def _count_alike(parts: Sequence[Rank]) -> list[Rank]:
+    """Count the steps that no profiler numbers alike in all ranks, from the first one that half of them have whole.
+
+    Others may lack the first ones; which, say the ends of steps: those of one step are closer to each other than to the next one's.
+    """
+    counting = max(parts, key=lambda part: len(part.steps))
+    counted_us = _list_ends(counting)
+    firsts = []
+    for part in parts:
+        n_lacking = len(counting.steps) - len(part.steps)
+        ends_us = _list_ends(part) + ((part.base_ns or 0) - (counting.base_ns or 0)) / 1e3
+        off_us = [np.median(np.abs(ends_us - counted_us[at : at + len(ends_us)])) for at in range(n_lacking + 1)]
+        firsts.append(int(np.argmin(off_us)))
+    begin = sorted(firsts)[len(parts) // 2]
+    return [_begin_with(part, begin - first) for part, first in zip(parts, firsts, strict=True)]
+
+
+def _begin_with(part: Rank, n_before: int) -> Rank:
+    """Leave out so many steps at the begin of a rank, and count from 0 what follows; where it is below 0 some are lacking there."""
+    if n_before == 0:
+        return part
+    operations = part.operations.take(part.operations.step >= n_before)
+    operations = dataclasses.replace(operations, step=operations.step - n_before)
+    steps = tuple(step - n_before for step in part.steps if step >= n_before)
+    cut = Counter({CUT: len(part.operations) - len(operations)})
+    return dataclasses.replace(part, operations=operations, steps=steps, dropped=part.dropped + cut)
+
+
+def _list_ends(part: Rank) -> Seconds:
+    """Give when the last operation of each step ends, microseconds of the file, 0 where there is none; steps are counted from 0."""
+    ends = np.zeros(len(part.steps))
+    np.maximum.at(ends, part.operations.step, part.operations.end)
+    return ends
 
 
 def _join_cycles(parts: Sequence[Rank], numbers: Sequence[int]) -> tuple[list[Rank], list[int]]:

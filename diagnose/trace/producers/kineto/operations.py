@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.columns import ColumnTable
 
+#: What is dropped with a step that is not whole, and why.
+CUT = ("operations outside every step", "the profiler's first and last steps are cut")
+
 
 @dataclasses.dataclass(slots=True)
 class Operation:
@@ -51,7 +54,7 @@ class OperationList:
         """Add an operation where it lies in a step."""
         step = self.step_at(start)
         if step < 0:
-            self.dropped["operations outside every step", "the profiler's first and last steps are cut"] += 1
+            self.dropped[CUT] += 1
             return None
         made = Operation(op, int(self.numbers[step]), start, end, start, end)
         self.listed.append(made)
