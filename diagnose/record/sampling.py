@@ -78,7 +78,7 @@ class Sampling:
         """Give the window of a step, and before which step nothing changes.
 
         >>> Sampling(0.1).span(200), Sampling(0.1).span(229), Sampling(0.1).span(232)
-        ((None, 228), (50, 232), (None, 240))
+        ((None, 228), (55, 232), (None, 240))
         """
         if step < DENSE_STEPS:
             window = step // WINDOW_STEPS
