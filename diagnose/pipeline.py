@@ -38,7 +38,7 @@ from diagnose.trace.collectives.recognise import find_dumps
 from diagnose.trace.load import load_trace
 from diagnose.whatif.clean import split_clean
 from diagnose.whatif.clocks import carry_over
-from diagnose.whatif.components.between_steps import explain_between, measure_between, measure_tails
+from diagnose.whatif.components.between_steps import blame_leads, explain_between, measure_between, measure_tails
 from diagnose.whatif.components.other_work import describe_types
 from diagnose.whatif.delays import measure_carried
 from diagnose.whatif.observed import measure_filled, observe
@@ -295,7 +295,8 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         carried_s=measure_carried(trace, observed),
     )
     between_s = measure_between(trace, observed)
-    breakdown = dataclasses.replace(breakdown, between_s=explain_between(trace, observed, between_s))
+    explained_s = explain_between(trace, observed, between_s)
+    breakdown = dataclasses.replace(breakdown, between_s=explained_s, led_s=blame_leads(trace, observed, explained_s))
     removal = Removal(
         observed,
         breakdown,

@@ -61,7 +61,7 @@ def spread_members(
     """Give each member times of its own.
 
     `compute` marks the rows of computes. One member, drawn for each of them, is the slowest unless a fault makes one so; the others
-    are earlier by ordinary noise. What is no compute begins and ends together. Clocks of members are off by a constant.
+    are earlier by ordinary noise. What is no compute begins and ends together. Clocks of hosts are off by a constant.
     `spec.members` says where lateness shows.
     """
     dp, stage, start_s, duration_s = rows.dp, rows.stage, rows.start_s, rows.duration_s
@@ -89,5 +89,6 @@ def spread_members(
         ends_s = ends_s - jitter_s
     else:
         wait_s = np.where(compute[:, None], early_s, np.nan)
-    clock_s = spec.member_clock_s * rng.standard_normal((spec.dp, spec.pp, n_members))
+    rank = np.arange(spec.pp * spec.dp * n_members).reshape(spec.pp, spec.dp, n_members).transpose(1, 0, 2)
+    clock_s = spec.member_clock_s * rng.standard_normal(rank.size)[rank // max(spec.members_per_host, 1)]
     return MemberTimes(starts_s + clock_s[dp, stage], ends_s - starts_s, wait_s)

@@ -215,8 +215,7 @@ def _table(inputs: Inputs, rows: WorkerRows, member: Ints | None = None) -> pa.T
     if member is not None:
         sizes = (("tp_rank", spec.tp_size, member % spec.tp_size), ("cp_rank", spec.cp_size, member // spec.tp_size))
         columns |= {name: _integers(values, pa.int8()) for name, size, values in sizes if size > 1}
-    per_host = (member is not None and spec.ranks_per_host) or spec.workers_per_host * spec.n_members
-    if per_host:
+    if per_host := spec.members_per_host:
         number = rank // per_host
         hosts = pa.array([f"host-{i:03}" for i in range(int(number.max(initial=0)) + 1)])
         columns["host"] = pa.DictionaryArray.from_arrays(pa.array(number.astype(np.int32)), hosts)

@@ -158,7 +158,7 @@ class JobSpec:
     members: MemberRows = "one"
     #: Standard deviation of how much earlier members are done with a compute than the slowest, part of its duration.
     member_noise: float = 0.003
-    #: Standard deviation of how far members' clocks are off, each by a constant, seconds.
+    #: Standard deviation of how far hosts' clocks are off, each by a constant, seconds, where each member has rows.
     member_clock_s: float = 0.0
     #: Global ranks on a host, where each member has rows; 0: `workers_per_host` says it.
     ranks_per_host: int = 0
@@ -308,6 +308,11 @@ class JobSpec:
     def random(self, stream: RandomStream, *salt: int) -> np.random.Generator:
         """Give the generator of one random stream of this job."""
         return np.random.default_rng([self.seed, *stream.encode(), *salt])
+
+    @property
+    def members_per_host(self) -> int:
+        """Count the global ranks on a host; 0 where no host is named."""
+        return (self.members != "one" and self.ranks_per_host) or self.workers_per_host * self.n_members
 
     def hosts(self) -> Ints:
         """Number the host of each worker, shape (n_stages, n_dp); without hosts each is one by itself."""

@@ -172,6 +172,8 @@ class Breakdown:
         True where a row says so.
     between_s : dict of StallKind to ndarray of float64, shape (n_steps,)
         Time between steps that rows explain by something that is no save, seconds by what it is.
+    led_s : ndarray of float64, shape (n_dp, n_stages), or None
+        Seconds a step for which rows say that a worker waited for input while nobody had begun the step; None where none does.
     queue_deviations : float
         By how many standard deviations more computes wait for communication in flight than by chance; 0 where none does.
     forward_backward_correlation, microbatch_spread : float or None
@@ -208,6 +210,7 @@ class Breakdown:
     start_s: Seconds | None = None
     start_recorded: Bools | None = None
     between_s: Mapping[StallKind, Seconds] = dataclasses.field(default_factory=dict)
+    led_s: Seconds | None = None
     queue_deviations: float = 0.0
     experts: Experts = NO_EXPERTS
     variant_ratio: Seconds | float = 1.0

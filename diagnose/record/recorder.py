@@ -51,6 +51,21 @@ PAUSE = "pause"
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
+class _Step(contextlib.AbstractContextManager[None]):
+    """One step of the loop; a generator would take as long as all else of a step that is not recorded."""
+
+    __slots__ = ("_guard", "_number", "_steps")
+
+    def __init__(self, guard: Callable[..., Any], steps: Steps, number: int | None) -> None:
+        self._guard, self._steps, self._number = guard, steps, number
+
+    def __enter__(self) -> None:
+        self._guard(self._steps.begin, self._number)
+
+    def __exit__(self, kind: type[BaseException] | None, *_more: object) -> None:
+        self._guard(self._steps.end if kind is None else self._steps.abandon)
+
+
 class Recorder:
     """Records a training job, one Parquet file a rank, for `diagnose FOLDER`.
 
@@ -214,8 +229,7 @@ class Recorder:
     ) -> None:
         self._close(PATIENCE_S if kind is None else PATIENCE_AFTER_ERROR_S, reports=self._reports and kind is None)
 
-    @contextlib.contextmanager
-    def step(self, number: int | None = None) -> Iterator[None]:
+    def step(self, number: int | None = None) -> contextlib.AbstractContextManager[None]:
         """Say that one training step runs: its forwards, backwards and optimizer.
 
         Around a microbatch, it is a part of a step: the step ends with the first part in which an optimizer runs.
@@ -225,13 +239,7 @@ class Recorder:
         number : int, optional
             The step's number in the job, the same on all ranks; counted from 0 when left out.
         """
-        self.begin_step(number)
-        try:
-            yield
-        except BaseException:
-            self._guard(self._steps.abandon)
-            raise
-        self.end_step()
+        return _Step(self._guard, self._steps, number)
 
     def begin_step(self, number: int | None = None) -> None:
         """Say that a training step begins; the same as entering `step`.

@@ -72,18 +72,32 @@ class Sampling:
         >>> Sampling(1.0).window(7)
         1
         """
+        return self.span(step)[0]
+
+    def span(self, step: int) -> tuple[int | None, int]:
+        """Give the window of a step, and before which step nothing changes.
+
+        >>> Sampling(0.1).span(200), Sampling(0.1).span(229), Sampling(0.1).span(232)
+        ((None, 228), (55, 232), (None, 240))
+        """
         if step < DENSE_STEPS:
-            return step // WINDOW_STEPS
+            window = step // WINDOW_STEPS
+            return window, (window + 1) * WINDOW_STEPS
         length = max(WINDOW_STEPS, math.ceil(WINDOW_STEPS / self.share))
-        first_block = 0
+        first_step = first_block = 0
         if self.share < 1.0:
-            while step >= BLOCKS * length:
-                step -= BLOCKS * length
+            while step >= first_step + BLOCKS * length:
+                first_step += BLOCKS * length
                 first_block += BLOCKS
                 length *= 2
-        block, place = first_block + step // length, step % length
+        block = (step - first_step) // length
+        first_step += block * length
+        block += first_block
         mixed = zlib.crc32(block.to_bytes(8, "little"))
-        first = mixed % (length - WINDOW_STEPS + 1)
-        if not first <= place < first + WINDOW_STEPS or zlib.crc32(mixed.to_bytes(4, "little")) % CUT**self.n_cuts:
-            return None
-        return DENSE_STEPS // WINDOW_STEPS + block
+        begins = first_step + mixed % (length - WINDOW_STEPS + 1)
+        ends = begins + WINDOW_STEPS
+        if zlib.crc32(mixed.to_bytes(4, "little")) % CUT**self.n_cuts or step >= ends:
+            return None, first_step + length
+        if step < begins:
+            return None, begins
+        return DENSE_STEPS // WINDOW_STEPS + block, ends

@@ -60,8 +60,10 @@ class Steps:
         self._parts: list[StepLog] = []
         self._n_parts = 0
         self._window: tuple[int, Window] | None = None
-        #: The step that was asked for last, and its window.
-        self._found: tuple[int, int | None] = (-1, None)
+        #: From which step to before which one the window is the same that was asked for last, and that window.
+        self._found: tuple[int, int, int | None] = (0, 0, None)
+        #: No step before this one is recorded, nor does anything ask for those that end until then.
+        self._rests_until = 0
         #: None of its steps has been handed over yet.
         self._is_new_window = False
         #: Somebody wants nothing to be recorded now; a run of steps that has begun is recorded to its end.
@@ -79,6 +81,13 @@ class Steps:
 
     def begin(self, number: int | None) -> None:
         """Begin a step of this number, or go on with the last where no optimizer has run in it."""
+        if self.is_updated and not self.is_open and self.n_done + 2 < self._rests_until:
+            # Far from all that is recorded it is only counted: what a call touches is not in the processor's caches.
+            self.n_done += 1
+            self.number = self.number + 1 if number is None else number
+            self.is_open, self.is_updated, self._has_new, self._n_parts = True, False, False, 1
+            self._runs.clear()
+            return
         self.follows = self.log.between.on = False
         if self.is_open:
             self.end()
@@ -91,8 +100,9 @@ class Steps:
     def end(self) -> None:
         """End what `begin` began."""
         self.is_open = False
-        self.log.shut()
-        self._look_ahead(n_more=1)
+        if self.n_done + 1 >= self._rests_until:
+            self.log.shut()
+            self._look_ahead(n_more=1)
 
     def abandon(self) -> None:
         """Leave out the step that runs: an exception ended it."""
@@ -108,6 +118,7 @@ class Steps:
         if self.is_updated:
             self.finish()
         self._hand_over([])
+        self._rests_until = 0
         self.follows = self.log.between.on = True
         if number is not None:
             self.number = number
@@ -166,13 +177,15 @@ class Steps:
             self.cost.end_step(is_recorded=is_recorded)
         if not n_left:
             self.sampling = self.sampling.cut(self.cost.stop())
-            self._found = -1, None
+            self._found = 0, 0, None
 
     def _find_window(self, step: int) -> int | None:
         """Say which window a step is recorded in; asked when the one before it ends and again when it begins."""
-        if self._found[0] != step:
-            self._found = step, self.sampling.window(step)
-        return self._found[1]
+        first, end, window = self._found
+        if not first <= step < end:
+            window, end = self.sampling.span(step)
+            self._found = step, end, window
+        return window
 
     def hand_over_ended(self) -> None:
         """Hand over the step that has ended, if any, before the next one begins."""
@@ -235,7 +248,10 @@ class Steps:
             log.inside.on = log.beside.on = False
             log.step = None
             log.ahead.clear()
+            rests = not self.follows and self.on_end is None and self._found[2] is None
+            self._rests_until = self._found[1] if rests else 0
             return
+        self._rests_until = 0
         if self._window is None or self._window[0] != window:
             self._window = (window, Window())
             self._is_new_window = True

@@ -7,7 +7,8 @@ keeps a few numbers for each step and member. A trace without members never come
 A constant difference between two members is a difference of their clocks, or one of them is always late: a row alone cannot tell.
 But a late member is late on one side only. Members either start together, and whoever computes slowly ends late; or they wait for
 each other within the operation, end together, and whoever was held up started late. The side on which their differences vary least
-is the one on which they meet; it shows the clocks, and the other side, clocks taken out, shows who is late.
+is the one on which they meet; it shows the clocks, and the other side, clocks taken out, shows who is late. Members of one host
+have one clock.
 """
 
 import dataclasses
@@ -163,8 +164,11 @@ def _compare(
     n_compared = np.zeros(shape[:2], dtype=np.int64)
     clock_s, tightness, starts_late = np.zeros(shape), np.full(n_workers, np.nan), np.zeros(n_workers, dtype=bool)
     correct = False
+    ranks, hosts = _name_members(rows, at, sizes, member, n_members)
     if len(table.first):
         clock_s, tightness, starts_late = _find_clocks(table, shape)
+        if hosts is not None:
+            clock_s = _share_clocks(clock_s, hosts)
         segment = np.repeat(np.arange(len(table.first)), np.diff(np.r_[table.first, len(table.start_s)]))
         worker = table.worker[segment]
         side_s = np.where(starts_late[worker, None], table.start_s, table.end_s)
@@ -178,7 +182,6 @@ def _compare(
         off = np.abs(clock_s).max(axis=0) > max(CLOCK_SHARE * float(typical_s), TINY_S)
         correct = bool(off.any())
         clock_s = np.where(off, clock_s, 0.0)
-    ranks, hosts = _name_members(rows, at, sizes, member, n_members)
     full, of_worker = (*sizes, n_members), (*sizes[1:], n_members)
     clock_s = clock_s.reshape(full)
     n_tp = group.n_tp or 1
@@ -211,6 +214,15 @@ def _find_clocks(table: _ComputeTimes, shape: tuple[int, int, int]) -> tuple[Sec
     clock_s[table.step, table.worker] = np.where(starts_late[table.worker, None], usual[1], usual[0])
     compared[table.step, table.worker] = True
     return _smooth(clock_s, compared), tightness, starts_late
+
+
+def _share_clocks(clock_s: Seconds, hosts: tuple[str, ...]) -> Seconds:
+    """Give members on one host the clock of the first of them: they have no other, and whoever always differs is always late."""
+    _, code = np.unique(hosts, return_inverse=True)
+    place = np.arange(len(hosts))
+    named = np.where(np.array(hosts) == "", -1 - place, place // clock_s.shape[2] * len(hosts) + code)
+    _, first, of_host = np.unique(named, return_index=True, return_inverse=True)
+    return clock_s.reshape(len(clock_s), -1)[:, first[of_host]].reshape(clock_s.shape)
 
 
 def _lay_out(rows: Rows, at: RowIndex, sizes: GridSizes, member: Ints, n_members: int) -> _ComputeTimes:

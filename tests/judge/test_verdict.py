@@ -897,3 +897,25 @@ def test_unknown_time_has_place_and_onset() -> None:
     assert (cause.when.pattern, cause.when.onset_step) == ("onset", int(spec.step_numbers()[4]))
     (cause,) = silent(measured(SPEC, STAGE).analysis).causes
     assert cause.where.stages == (SPEC.pp - 1,)
+
+
+@pytest.mark.parametrize(("waits_s", "named"), [((0.56, 0.66, 0.5), []), ((0.0, 0.66, 0.0), [(1, 0)])])
+def test_who_waits_for_input_while_nobody_has_begun(waits_s: tuple[float, ...], named: list[tuple[int, int]]) -> None:
+    """All loaders are slow where all wait, though one waits longest; one is where the others have begun."""
+    rows, now_s = [], 1_000.0
+    for step in range(40):
+        begins_s = [now_s + (wait_s if step % 4 == 0 else 0.0) for wait_s in waits_s]
+        ends_s = max(begins_s) + 0.16
+        for dp, begin_s in enumerate(begins_s):
+            spans = [("forward-compute", begin_s, 0.06, 0), ("backward-compute", begin_s + 0.06, 0.09, 0)]
+            spans += [
+                ("grads-reduce-scatter", begin_s + 0.15, ends_s - begin_s - 0.15, -1),
+                ("optimizer", ends_s, 0.01, -1),
+            ]
+            spans += [("data-load", now_s, begin_s - now_s, -1)] if begin_s > now_s else []
+            rows += [(step, dp, 0, *span) for span in spans]
+        now_s = ends_s + 0.011
+    names = ("step", "dp_rank", "stage", "optype", "start_ts", "duration", "mb_id")
+    found = diagnose_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))
+    assert found.causes[0].cause == "data-loading"
+    assert culprits(found, "data-loading") == named

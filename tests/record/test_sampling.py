@@ -1,8 +1,15 @@
 """Which steps are recorded."""
 
+import statistics
+import sys
+
 import pytest
 
+from diagnose.record.clock import Clock
+from diagnose.record.cost import Cost
+from diagnose.record.log import Log
 from diagnose.record.sampling import CUT, DENSE_STEPS, WINDOW_STEPS, Sampling
+from diagnose.record.steps import Steps
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.3, 1.0])
@@ -58,3 +65,43 @@ def test_no_share(share):
     """A part that is none is refused, with what was expected."""
     with pytest.raises(ValueError, match="above 0 and at most 1"):
         Sampling(share)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.01), Sampling(0.3), Sampling(1.0), Sampling(0.1).cut(0.5)])
+def test_spans(sampling):
+    """Up to the end of its span each step has the same answer, and the next one another, or a block of its own."""
+    step = 0
+    while step < 60_000:
+        window, end = sampling.span(step)
+        assert end > step and {sampling.window(step), sampling.window(end - 1)} == {window}
+        assert window is None or sampling.window(end) != window
+        step = end
+
+
+def calls_of(function, *args):
+    """Count the Python functions that are called for one call of a function, itself among them."""
+    found = []
+    sys.setprofile(lambda _frame, event, _arg: found.append(event))
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+    return found.count("call")
+
+
+@pytest.mark.parametrize("n_parts", [1, 3])
+def test_steps_that_are_not_recorded(n_parts):
+    """Far from any that is recorded a step is only counted; those that are recorded are the same, also after one that failed."""
+    log, sampling, n_calls = Log(Clock()), Sampling(0.01), []
+    steps = Steps(log, sampling, Cost(now=lambda: 0), lambda: None)
+    for n in range(3000):
+        for part in range(n_parts):
+            n_calls.append(calls_of(steps.begin, n + 7 if n % 2 else None))  # else it is counted on
+            if part == n_parts - 1 and n != 1500:
+                steps.before_optimizer("adam")
+                steps.after_optimizer("adam")
+            n_calls.append(calls_of(steps.abandon if n == 1500 and part == n_parts - 1 else steps.end))
+    steps.close()
+    recorded = {step.number for step in log.clock.moments}
+    assert recorded == {n + 7 if n else 0 for n in range(3000) if n != 1500 and sampling.window(n) is not None}
+    assert n_parts > 1 or statistics.median(n_calls) == 1

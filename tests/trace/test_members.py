@@ -54,6 +54,16 @@ def test_lateness_that_one_can_add(clock_s: float) -> None:
     assert any("clocks of members differ" in text for text in trace.warnings) == bool(clock_s)
 
 
+@pytest.mark.parametrize(("hosts", "late_s"), [(("node-1", "node-1"), 0.5), (("node-1", "node-2"), 0.0)])
+def test_members_of_one_host_have_one_clock(hosts: tuple[str, str], late_s: float) -> None:
+    """A member that is always half a second behind is late where both are on one host, and has another clock else."""
+    rows = two_members(early=0.0, clock_s=0.5)
+    trace = load(rows.assign(host=[hosts[tp] for tp in rows.tp_rank]))
+    block, alone = trace.blocks[0], load(hand_job()).blocks[0]
+    np.testing.assert_allclose((block.end_s - alone.end_s)[block.nodes.op == Op.BACKWARD], late_s, atol=1e-9)
+    assert any("clocks of members differ" in text for text in trace.warnings) == (late_s == 0.0)
+
+
 @pytest.mark.parametrize(("clock_s", "is_moved"), [(0.007, False), (0.008, True)])
 def test_a_clock_that_is_hardly_off_stays(clock_s: float, is_moved: bool) -> None:
     """A clock that is off by less than half a percent of a compute, here of 1.5 s, is left as it is."""

@@ -1,7 +1,7 @@
 """Time between or at the end of steps: after the last optimizer, until the next step began."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -131,7 +131,7 @@ def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind
     steps, _ = _steps_of(observed)
     following, sampled = _find_steps(steps, steps + 1)
     follows = _find_steps(steps, steps - 1)[1]
-    begins = np.isin(steps, (steps.min(), *trace.restarted_steps))
+    begins = _find_beginnings(trace, steps)
     every = _list_rows(trace)
     for kind, rows in _rows_by_kind(every).items():
         ends_s = np.minimum(every.end_s[rows], 0.0)
@@ -139,6 +139,39 @@ def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind
         if lead_s.any():
             found[kind] = np.where(sampled, lead_s[following], 0.0), np.where(follows, 0.0, lead_s)
     return found
+
+
+def blame_leads(trace: Trace, observed: Sequence[Observed], explained_s: Mapping[StallKind, Seconds]) -> Seconds | None:
+    """Say for how long rows kept each worker waiting for input while nobody had begun the step.
+
+    Parameters
+    ----------
+    explained_s : dict of StallKind to ndarray of float64, shape (n_steps,)
+        As of `explain_between`.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_dp, n_stages), or None
+        Seconds, mean a step: who then begins last has waited longer only by what the others are ahead.
+    """
+    known_s = explained_s.get(StallKind.INPUT)
+    if known_s is None or trace.step_origin_s is None:
+        return None
+    steps, _ = _steps_of(observed)
+    before, follows = _find_steps(steps, steps - 1)
+    known_s = np.where(follows, known_s[before], known_s)
+    known_s[_find_beginnings(trace, steps)] = 0.0
+    rows = trace.evidence.take(_rows_by_kind(trace.evidence)[StallKind.INPUT])
+    at, there = _find_steps(steps, rows.step)
+    lead_s = np.minimum(np.minimum(rows.end_s, 0.0) - np.minimum(rows.start_s, 0.0), known_s[at])
+    found = np.zeros((trace.n_dp, trace.n_stages))
+    np.add.at(found, (rows.dp[there], rows.stage[there]), lead_s[there] / len(steps))
+    return found
+
+
+def _find_beginnings(trace: Trace, steps: Ints) -> Bools:
+    """Mark the steps before which is no time of the job."""
+    return np.isin(steps, (steps.min(), *trace.restarted_steps))
 
 
 def _busy_by_step(every: Evidence, steps: Ints, rows: Ints, begins_s: Seconds, ends_s: Seconds) -> Seconds:

@@ -7,7 +7,7 @@ import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.stalls import MIN_STALLS, StallKind
-from diagnose.model.trace import Bools
+from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.robust import median
 from diagnose.whatif.components.attribution import (
     CHANCE,
@@ -258,9 +258,18 @@ def _only_here(here: _Reader) -> bool:
     return before_s > float(np.where(here.forward, stalls.inside_s[0, here.stage], 0.0).sum())
 
 
+class InputDelayPart(Part):
+    """What all workers wait for before a step is theirs as well as what they then begin late."""
+
+    def blame(self) -> Seconds | None:
+        """Add up the seconds by worker, those before steps too."""
+        led_s = self.job.breakdown.led_s
+        return self.blame_stalls(None if led_s is None else led_s.copy())
+
+
 COMPONENT = Component(
     "input-delay",
-    Part,
+    InputDelayPart,
     inside=StallKind.INPUT,
     before=StallKind.INPUT,
     traits=Traits(few_stages=True, stall_kind=StallKind.INPUT),

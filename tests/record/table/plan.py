@@ -76,7 +76,7 @@ class Plan:
         return self.fault.loss * self.framework.forward_s, self.fault.loss * self.framework.backward_s
 
     def gain(self, starts_s: Sequence[float], reads_s: Sequence[Sequence[float]]) -> float:
-        """Say which part of the step time comes back without the fault.
+        """Say which part of the step time comes back without the fault; the first step, which makes connections, is none.
 
         Parameters
         ----------
@@ -85,14 +85,14 @@ class Plan:
         reads_s : sequence of sequences of float, one a rank and step
             For how long each rank truly read before that; on a busy host it is longer than planned.
         """
-        steps_s = [end - start for start, end in itertools.pairwise(starts_s)]
+        steps_s = [end - start for start, end in itertools.pairwise(starts_s)][1:]
         mean_s = statistics.mean(steps_s)
         if self.fault.workers:
             # The loader sets the pace. In every four steps one or two wait; the others are as long as they were without it.
             return 1.0 - statistics.quantiles(steps_s, n=10)[2] / mean_s
-        lost_s = [self.lost_s(step) for step in range(len(steps_s))]
+        lost_s = [self.lost_s(step) for step in range(1, len(steps_s) + 1)]
         if self.fault.load:
-            lost_s = [max(of_step) for of_step in zip(*reads_s, strict=True)][1:]
+            lost_s = [max(of_step) for of_step in zip(*reads_s, strict=True)][2:]
         return statistics.mean(lost_s) / mean_s
 
     def lost_s(self, step: int) -> float:
