@@ -65,7 +65,9 @@ def _hook_collective(
         if log.step is None:
             return None
         is_within = log.current is not None
-        if log.in_transfer or (is_within and (log.driver or state.tp_size * state.cp_size > 1)):
+        if log.in_transfer or (
+            is_within and (log.driver or log.waits_in is log.current or state.tp_size * state.cp_size > 1)
+        ):
             log.step.n_left_out += 1  # part of what is noted already, or of a compute of several members
             return None
         if not is_within and (log.is_outside() or log.evaluation is not None):

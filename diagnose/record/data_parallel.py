@@ -194,7 +194,6 @@ class Autograd:
         if log.waits_in is current:
             return None  # a part of one
         log.waits_in = current
-        log.inside.on = False  # what it calls is a part of it
         return log.clock.now()
 
     def begin_wait_for_member(self, result: Any) -> Mark | None:
@@ -211,27 +210,16 @@ class Autograd:
         if start is not None and log.waits_in is not None:
             log.waits_in.waits.append((start, log.clock.now()))
             log.waits_in = None
-            log.inside.on = True
 
 
 def _hook_sharded(hooks: Hooks, log: Log, autograd: Autograd) -> None:
     """Note where FSDP, of either kind, waits for parameters and gradients."""
     from torch.distributed import _functional_collectives
     from torch.distributed.fsdp import _runtime_utils
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group, _fsdp_state
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
-    # What `unshard` calls where there is something to gather, which is half of the times.
-    waits = [
-        (_fsdp_param_group, "foreach_all_gather"),
-        (_fsdp_param_group.FSDPParamGroup, "post_backward"),
-        (_fsdp_state.FSDPState, "_root_post_backward_final_callback"),
-    ]
-    if log.clock.is_device:
-        waits.append(
-            (_fsdp_param_group, "foreach_all_gather_copy_out")
-        )  # there the stream waits for what was launched before
-    for owner, name in waits:
-        hooks.around(owner, name, log.beside, autograd.begin_wait, autograd.end_wait)
+    for name in ("unshard", "wait_for_unshard", "post_backward", "finalize_backward"):
+        hooks.around(_fsdp_param_group.FSDPParamGroup, name, log.beside, autograd.begin_wait, autograd.end_wait)
     pending = _functional_collectives.AsyncCollectiveTensor
     for name in ("trigger_wait", "wait"):
         hooks.around(pending, name, log.inside, autograd.begin_wait_for_member, autograd.end_wait)

@@ -55,26 +55,6 @@ def test_a_barrier_in_a_step(tmp_path):
     assert sorted(set(read(tmp_path / "trace").step)) == [0, 1, 2]
 
 
-def test_what_fsdp_waits_for(tmp_path):
-    """Each gathering of parameters and reduction of gradients is noted once, and the end of a backward."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
-    try:
-        model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(3)])
-        for layer in model:
-            fully_shard(layer, mesh=init_device_mesh("cpu", (2,)))
-        with Recorder(tmp_path, sample=1.0) as recorder, recorder.step():
-            fully_shard(model)(torch.ones(2, 4)).sum().backward()
-            n_waits = [len(compute.waits) for compute in recorder._log.step.computes]
-            assert recorder._log.inside.on, "what comes after a wait is noted"
-    finally:
-        torch.distributed.destroy_process_group()
-    assert n_waits == [3, 3 + 2 + 1], "the first layer's gradients, whose input has none, are reduced at the end"
-
-
 def test_what_stops_the_host(tmp_path):
     """Collections, waits for input and saving are rows of their length, in the step they belong to."""
     weight = torch.ones(2, requires_grad=True)
