@@ -144,7 +144,7 @@ def find_slow_places(
             without = _repeat_places(freed, by_step)
             if (without or 0.0) >= REPEATS_FROM:
                 by_place, victims, (ways, groups) = without, held_up, _stand_out(freed, slice(None))
-    turns = _list_turns(lost, by_step) if (by_place or 0.0) < REPEATS_FROM else []
+    turns = _list_turns(lost, by_step, in_time) if (by_place or 0.0) < REPEATS_FROM else []
     in_turns = min((_repeat_places(turn, _sum_steps(turn)) or 0.0 for turn in turns), default=0.0)
     if in_turns >= REPEATS_FROM:
         every = [_stand_out(turn, slice(None)) for turn in turns]
@@ -366,14 +366,19 @@ def _sum_steps(lost: _Lost) -> Seconds:
     return np.asarray(lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0))
 
 
-def _list_turns(lost: _Lost, by_step: Seconds) -> list[_Lost]:
-    """Part the slow steps where another link, or group, begins to lose most: faults that take turns. None where any is short."""
+def _list_turns(lost: _Lost, by_step: Seconds, in_time: float) -> list[_Lost]:
+    """Part the slow steps where another link, or group, begins to lose most: faults that take turns.
+
+    Where any is short, and slow steps come together, as `in_time` says, the steps that lose more than the mean are one.
+    """
     time = np.argsort(lost.steps, kind="stable")
     slow = time[_find_slow_steps(by_step[time])]
     by_place = np.concatenate([lost.ways.sum(axis=0).reshape(-1, len(time)), lost.groups])
     turns = np.split(slow, np.flatnonzero(np.diff(by_place[:, slow].argmax(axis=0))) + 1)
     if len(turns) < 2 or min(map(len, turns)) < MIN_SLOW_STEPS:
-        return []
+        turns = [np.flatnonzero(by_step > by_step.mean())]
+        if in_time < REPEATS_FROM or len(turns[0]) < MIN_SLOW_STEPS:
+            return []
     return [
         dataclasses.replace(lost, ways=lost.ways[..., turn], groups=lost.groups[:, turn], steps=lost.steps[turn])
         for turn in turns
