@@ -58,8 +58,8 @@ TWO_LINKS = 0.28
 #: faults 0.8 and more: from a toss-up where the rule begins the doubt falls to none between them.
 BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, 0.495
 #: ... and transfers without a place are those of busy hosts where so much of the lost seconds is in steps with slow computes: 0.3
-#: and 0.4 of real ranks that waited for processors, 0 of real cards.
-BUSY_SHARE = 0.25
+#: and 0.4 of real ranks that waited for processors, 0 of real cards, up to 0.2 of generated ones.
+BUSY_SHARE, BUSY_WITHIN = 0.2, 0.1
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -104,7 +104,9 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
     nearness = 0.0 if repeats is None else float(np.clip((NO_CHANCE - repeats) / (NO_CHANCE - BY_CHANCE), 0.0, 1.0))
     everywhere = transfers.slow is not None and transfers.slow.in_time
     busy = _share_of_slow_steps(transfers, breakdown) if everywhere else 0.0
-    found["network.chance_doubt"] = Feature(CHANCE_DOUBT * max(nearness, min(busy / BUSY_SHARE, 1.0)))
+    found["network.chance_doubt"] = Feature(
+        CHANCE_DOUBT * max(nearness, float(np.clip((busy - BUSY_SHARE) / BUSY_WITHIN, 0.0, 1.0)))
+    )
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)

@@ -186,9 +186,10 @@ def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
     n_with = np.zeros(all_s.shape)
     np.add.at(n_with, (of_step[0], of_step[1]), 1.0)
     seen = n_with >= ALL_STEPS_SHARE * len(breakdown.steps)
-    # Between steps all ranks wait, and only rows show it.
+    silent = float(silent_s[seen].sum())
+    # Between steps all ranks wait, and only rows show it: more of this is what the loader is late by.
     between_s = n_dp * float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
-    return Feature(float(silent_s[seen].sum() / (all_s.sum() + between_s)))
+    return Feature(silent / (float(all_s.sum()) + (between_s if between_s > silent else 0.0)))
 
 
 def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:

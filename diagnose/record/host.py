@@ -17,8 +17,8 @@ from diagnose.record.log import Log
 #: Young collections happen all the time and take microseconds; only those of at least this length are rows, and full ones.
 SHORT_COLLECTION_NS = 200_000
 FULL_GENERATION = 2
-#: Counters of torch's CUDA allocator, all of calls that block; older versions of torch have not all.
-MALLOC_COUNTERS = ("num_device_alloc", "num_alloc_retries", "num_ooms")
+#: Counters of torch's CUDA allocator, of calls that block for long; a plain cudaMalloc takes a millisecond.
+MALLOC_COUNTERS = ("num_alloc_retries", "num_ooms")
 #: A batch that was ready when it was asked for is no wait.
 SHORT_WAIT_NS = 50_000
 
@@ -151,7 +151,7 @@ def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, op: Op) -> None:
 
 
 class Mallocs:
-    """Counts the blocking calls of the allocator: cudaMalloc, retries and failures; 0 for ever without a GPU."""
+    """Counts the blocking calls of the allocator: retries and failures; 0 for ever without a GPU."""
 
     def __init__(self) -> None:
         self._cuda: Any = None

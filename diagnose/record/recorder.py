@@ -51,7 +51,7 @@ PAUSE = "pause"
 ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-class _Step(contextlib.AbstractContextManager[None]):
+class _Step(contextlib.ContextDecorator, contextlib.AbstractContextManager[None]):
     """One step of the loop; a generator would take as long as all else of a step that is not recorded."""
 
     __slots__ = ("_guard", "_number", "_steps")

@@ -63,10 +63,7 @@ def list_operations(step: StepLog) -> list[OperationRow]:
         start, end = closing.get(Op.REDUCE_SCATTER, (spans[-1][1] + held_back_ns,) * 2)
         closing[Op.REDUCE_SCATTER] = start - held_back_ns, end
     found += [(NAMES[op], start, end, -1, -1) for op, (start, end) in closing.items()]
-    found += [
-        (NAMES[Op.CUDA_MALLOC], start, end, -1, -1)
-        for start, end in _stalls_of_allocator(step.n_mallocs, computes, spans)
-    ]
+    found += [(NAMES[Op.CUDA_MALLOC], start, end, -1, -1) for start, end in _stalls_of_allocator(step, computes, spans)]
     rows = [
         OperationRow(optype, on_device, start, max(end - start, 0), microbatch, virtual)
         for optype, start, end, microbatch, virtual in sorted(found)
@@ -223,18 +220,21 @@ def _is_update(collective: Collective, n_computes: int) -> bool:
 
 
 def _stalls_of_allocator(
-    n_mallocs: int, computes: list[Compute], spans: list[tuple[int, int]]
+    step: StepLog, computes: list[Compute], spans: list[tuple[int, int]]
 ) -> Iterable[tuple[int, int]]:
     """Say from when and until when computes stood still in which the allocator made a blocking call.
 
     Calls are counted by step only: asking after each compute took longer on an H100 than all other hooks. With n calls, they were
     in the n computes that kept the host busy for longer than their peers by most. On a GPU the host is ahead, and waits in such a
-    call for what it has launched before: only that by which the compute itself was longer is lost.
+    call for what it has launched before: only that by which the compute itself was longer is lost. What was longer for another
+    pause, which has a row, is none of it.
     """
-    if not n_mallocs:
+    if not step.n_mallocs:
         return
     by_type: dict[Op, list[int]] = {}
     for i, compute in enumerate(computes):
+        if any(begin < _end_ns(compute) and Clock.host_ns(compute.start) < end for _, begin, end in step.evidence):
+            continue
         by_type.setdefault(compute.op, []).append(i)
     longer = []
     for peers in by_type.values():
@@ -243,7 +243,7 @@ def _stalls_of_allocator(
         usual_host_ns = statistics.median_low(_host_ns(computes[i]) for i in peers)
         usual_ns = statistics.median_low(spans[i][1] - spans[i][0] for i in peers)
         longer += [(_host_ns(computes[i]) - usual_host_ns, spans[i][0], spans[i][1] - usual_ns) for i in peers]
-    for host_ns, start, end in sorted(longer, reverse=True)[:n_mallocs]:
+    for host_ns, start, end in sorted(longer, reverse=True)[: step.n_mallocs]:
         if (lost_ns := min(host_ns, end - start)) > 0:
             yield start, start + lost_ns
 

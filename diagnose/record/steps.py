@@ -81,7 +81,7 @@ class Steps:
 
     def begin(self, number: int | None) -> None:
         """Begin a step of this number, or go on with the last where no optimizer has run in it."""
-        if self.is_updated and not self.is_open and self.n_done + 2 < self._rests_until:
+        if self._n_parts and self.is_updated and not self.is_open and self.n_done + 2 < self._rests_until:
             # Far from all that is recorded it is only counted: what a call touches is not in the processor's caches.
             self.n_done += 1
             self.number = self.number + 1 if number is None else number

@@ -217,10 +217,14 @@ def _find_clocks(table: _ComputeTimes, shape: tuple[int, int, int]) -> tuple[Sec
 
 
 def _share_clocks(clock_s: Seconds, hosts: tuple[str, ...]) -> Seconds:
-    """Give members on one host the clock of the first of them: they have no other, and whoever always differs is always late."""
+    """Give members on one host the clock of the first of them: they have no other, and whoever always differs is always late.
+
+    Every machine is its own `localhost`.
+    """
     _, code = np.unique(hosts, return_inverse=True)
     place = np.arange(len(hosts))
-    named = np.where(np.array(hosts) == "", -1 - place, place // clock_s.shape[2] * len(hosts) + code)
+    nameless = [host.partition(".")[0] in ("", "localhost") for host in hosts]
+    named = np.where(nameless, -1 - place, place // clock_s.shape[2] * len(hosts) + code)
     _, first, of_host = np.unique(named, return_index=True, return_inverse=True)
     return clock_s.reshape(len(clock_s), -1)[:, first[of_host]].reshape(clock_s.shape)
 

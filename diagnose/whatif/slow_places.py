@@ -27,8 +27,6 @@ BESIDE_WORST_SHARE = 0.2
 BESIDE_ANY_SHARE = 0.02
 #: Places are named where, chosen by half of the steps, they have this part of the lost seconds of the other half, beyond chance.
 REPEATS_FROM = 0.5
-#: A part of a few is not known as exactly as they say: so many more are where chance puts them.
-N_BY_CHANCE = 2.0
 #: Of fewer slow transfers nobody can tell whether they repeat.
 FEW_TRANSFERS = 6.0
 #: In one place alone, transfers that get stuck are told from noise only where no larger part is slow.
@@ -423,14 +421,13 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
     """Say which part of the lost seconds lies where the other half of the steps says, beyond chance; None where no half can say.
 
     The halves take turns with the steps that lost most, so that each has its part of them. Chance is what as many places
-    would hold. Of what is held one standard error is taken off, for as many slow places in a step as there are: that of chance to
-    say whether they repeat at all, and if so that of what they hold.
+    would hold, and one standard deviation of that more, for as many slow places in a step as there are.
     """
     order = np.argsort(-by_step, kind="stable")
     halves = order[::2], order[1::2]
     if min(float(by_step[half].sum()) for half in halves) < MIN_HALF_SHARE * float(by_step.sum()):
         return None
-    found: list[Seconds] = []
+    found = []
     for chosen_by, seen_in in (halves, halves[::-1]):
         ways, groups = _stand_out(lost, chosen_by)
         ways_s, groups_s = lost.ways[..., seen_in].sum(axis=-1), lost.groups[:, seen_in].sum(axis=-1)
@@ -442,15 +439,9 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
             float(ways_s.sum()) * ways.sum() / max(lost.exists.sum(), 1)
             + float(groups_s.sum()) * groups.sum() / max(lost.has_group.sum(), 1)
         ) / total
-        if chance >= 1.0:
-            found.append(np.zeros(2))
-            continue
-        n = lost.n_cells / 2.0
-        usual = (n * held + N_BY_CHANCE * chance) / (n + N_BY_CHANCE)
-        luck = np.sqrt([share * max(1.0 - share, 0.0) / n for share in (chance, usual)])
-        found.append((held - chance - luck) / (1.0 - chance))
-    by_chance, as_it_is = (float(share) for share in np.mean(found, axis=0))
-    return max(as_it_is if by_chance >= REPEATS_FROM else by_chance, 0.0)
+        luck = float(np.sqrt(chance * max(1.0 - chance, 0.0) / (lost.n_cells / 2.0)))
+        found.append((held - chance - luck) / (1.0 - chance) if chance < 1.0 else 0.0)
+    return max(float(np.mean(found)), 0.0)
 
 
 def _repeat_steps(lost: _Lost) -> float:

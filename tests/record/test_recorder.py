@@ -55,6 +55,20 @@ def test_a_barrier_in_a_step(tmp_path):
     assert sorted(set(read(tmp_path / "trace").step)) == [0, 1, 2]
 
 
+def test_a_step_may_be_a_function(tmp_path):
+    """`recorder.step()` decorates, too: each call is a step."""
+    weight = torch.ones(2, requires_grad=True)
+    with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+
+        @recorder.step()
+        def one():
+            train(weight, torch.ones(2))
+
+        one()
+        one()
+    assert sorted(set(read(tmp_path / "trace").step)) == [0, 1]
+
+
 def test_what_stops_the_host(tmp_path):
     """Collections, waits for input and saving are rows of their length, in the step they belong to."""
     weight = torch.ones(2, requires_grad=True)

@@ -136,7 +136,12 @@ def test_blocking_calls_of_the_allocator():
     computes = [compute(Op.FORWARD, 0, 10), compute(Op.FORWARD, 10, 20), compute(Op.FORWARD, 20, 65)]
     found = spans(list_operations(step_of(computes=computes, n_mallocs=1)))
     assert [span for span in found if span[0] == "cuda-malloc"] == [("cuda-malloc", 20, 55)]
-    for nobody in (step_of(computes=computes), step_of(computes=computes[2:], n_mallocs=1)):
+    collected = [(Op.GC, 30 * MS, 60 * MS)]
+    for nobody in (
+        step_of(computes=computes),
+        step_of(computes=computes[2:], n_mallocs=1),
+        step_of(computes=computes, n_mallocs=1, evidence=collected),
+    ):
         assert "cuda-malloc" not in {row.optype for row in list_operations(nobody)}
 
 

@@ -54,7 +54,10 @@ def test_lateness_that_one_can_add(clock_s: float) -> None:
     assert any("clocks of members differ" in text for text in trace.warnings) == bool(clock_s)
 
 
-@pytest.mark.parametrize(("hosts", "late_s"), [(("node-1", "node-1"), 0.5), (("node-1", "node-2"), 0.0)])
+@pytest.mark.parametrize(
+    ("hosts", "late_s"),
+    [(("node-1", "node-1"), 0.5), (("node-1", "node-2"), 0.0), (("localhost", "localhost"), 0.0)],
+)
 def test_members_of_one_host_have_one_clock(hosts: tuple[str, str], late_s: float) -> None:
     """A member that is always half a second behind is late where both are on one host, and has another clock else."""
     rows = two_members(early=0.0, clock_s=0.5)

@@ -506,6 +506,19 @@ def test_a_gpu_that_is_behind_when_the_recording_begins_waits_for_no_input(tmp_p
     assert not rows_of(recording, Op.DATA_LOAD)
 
 
+def test_a_kernel_without_a_launch_is_no_proof_that_the_gpu_was_behind(tmp_path: Path) -> None:
+    """In the middle of a recording, and right before the forward, it hides no wait for input."""
+    trace = data_parallel_rank(n_steps=3)
+    for event in trace.events:
+        event["ts"] += 8_000.0
+    for step in range(3):
+        trace.annotate("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 10_000.0 * step + 8_001.0, 6.0)
+        if step:
+            trace.span("kernel", "cast", 10_000.0 * step + 8_020.0, 10.0, STREAM, correlation=900 + step)
+    recording = read(trace.write(tmp_path / "rank0.json"))
+    assert len(rows_of(recording, Op.DATA_LOAD)) == 3
+
+
 def test_a_transfer_that_was_launched_before_the_recording_is_no_call_in_it(tmp_path: Path) -> None:
     """It runs while the host has called the first send already, whose own kernel comes after it."""
     trace = unannotated_pipeline_rank(0)

@@ -134,12 +134,13 @@ def is_inside(at: Seconds, spans: tuple[Seconds, Seconds]) -> np.ndarray[tuple[i
 
 
 def _join(kernels: Spans, launches: Spans) -> tuple[Seconds, Seconds, Seconds, Spans]:
-    """Give launch, start and end of each kernel whose launch is known, by launch, and the other kernels."""
+    """Give launch, start and end of each kernel whose launch is known, by launch, and the others that began before all of these."""
     at = find_launch(kernels.key, launches)
     known = at >= 0
     launched = launches.start[at[known]]
     order = np.argsort(launched, kind="stable")
-    return launched[order], kernels.start[known][order], kernels.end[known][order], kernels.take(~known)
+    before = ~known & (kernels.start < kernels.start[known].min(initial=np.inf))
+    return launched[order], kernels.start[known][order], kernels.end[known][order], kernels.take(before)
 
 
 def find_launch(correlation: Ints, launches: Spans) -> Ints:
