@@ -1,4 +1,4 @@
-"""Hooks for what stops the host: collections, the allocator's blocking calls, waits for input, evaluations, saved checkpoints.
+"""Hooks for what stops the host: collections, the allocator's retries, waits for input, evaluations, saved checkpoints.
 
 Enters: Python's collector, the CUDA allocator's counters, data loaders, evaluations and saving functions as they run. Leaves:
 evidence.
@@ -17,8 +17,8 @@ from diagnose.record.log import Log
 #: Young collections happen all the time and take microseconds; only those of at least this length are rows, and full ones.
 SHORT_COLLECTION_NS = 200_000
 FULL_GENERATION = 2
-#: Counters of torch's CUDA allocator, of calls that block for long; a plain cudaMalloc takes a millisecond.
-MALLOC_COUNTERS = ("num_alloc_retries", "num_ooms")
+#: Counters of torch's CUDA allocator. A plain cudaMalloc, of which a job that grows has many, says little of what a compute lost.
+RETRY_COUNTERS = ("num_alloc_retries", "num_ooms")
 #: A batch that was ready when it was asked for is no wait.
 SHORT_WAIT_NS = 50_000
 
@@ -150,8 +150,8 @@ def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, op: Op) -> None:
     hooks.around(owner, name, log.always, before, after, after)
 
 
-class Mallocs:
-    """Counts the blocking calls of the allocator: retries and failures; 0 for ever without a GPU."""
+class Retries:
+    """Counts the allocator's retries and failures; 0 for ever without a GPU."""
 
     def __init__(self) -> None:
         self._cuda: Any = None
@@ -167,10 +167,10 @@ class Mallocs:
 
     def _count(self) -> int:
         stats = self._cuda.memory_stats_as_nested_dict()
-        return sum(int(stats.get(name, 0)) for name in MALLOC_COUNTERS)
+        return sum(int(stats.get(name, 0)) for name in RETRY_COUNTERS)
 
     def since(self) -> int:
-        """Say how many there were since this was last asked; to ask costs as much as several hooks."""
+        """Say how many there were since this was last asked; torch makes a table of all its counters for it."""
         if self._cuda is None:
             return 0
         before, self._seen = self._seen, self._count()

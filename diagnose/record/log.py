@@ -89,8 +89,8 @@ class StepLog:
     evidence: list[tuple[Op, int, int]] = dataclasses.field(default_factory=list)
     #: By microbatch: tokens, sum of squared document lengths (NaN where unknown), document lengths.
     lengths: dict[int, tuple[float, float, list[int] | None]] = dataclasses.field(default_factory=dict)
-    #: Blocking calls of the allocator while it ran.
-    n_mallocs: int = 0
+    #: Retries of the allocator while it ran.
+    n_retries: int = 0
     #: How many backwards have begun that autograd ran for no schedule.
     n_backwards: int = 0
     #: Collectives within computes that are part of these.
@@ -166,8 +166,8 @@ class Log:
         #: Pauses that belong to the step that comes next: waits for its input, and what stops its first forward.
         self.ahead: deque[tuple[Op, int, int]] = deque(maxlen=MAX_PAUSES)
         self.thread = threading.get_ident()
-        #: How many blocking calls of the allocator there were since it was last asked.
-        self.count_mallocs: Callable[[], int] = int
+        #: How many retries of the allocator there were since it was last asked.
+        self.count_retries: Callable[[], int] = int
         #: Whether gradients are computed.
         self.is_grad_enabled: Callable[[], bool] = lambda: True
 

@@ -29,7 +29,7 @@ from diagnose.record.ending import Ending
 from diagnose.record.frameworks import OPERATIONS, hook_operations
 from diagnose.record.graphs import hook_captures, keep_out_compiler
 from diagnose.record.hooks import Hooks
-from diagnose.record.host import Mallocs, describe_loader, hook_host, hook_pause
+from diagnose.record.host import Retries, describe_loader, hook_host, hook_pause
 from diagnose.record.log import Compute, Log
 from diagnose.record.parallel_state import count_hosts, find_parallel_state
 from diagnose.record.pipelining import hook_pipelining
@@ -53,8 +53,6 @@ ALLOCATOR_SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 class _Step(contextlib.ContextDecorator, contextlib.AbstractContextManager[None]):
     """One step of the loop; a generator would take as long as all else of a step that is not recorded."""
-
-    __slots__ = ("_guard", "_number", "_steps")
 
     def __init__(self, guard: Callable[..., Any], steps: Steps, number: int | None) -> None:
         self._guard, self._steps, self._number = guard, steps, number
@@ -128,7 +126,7 @@ class Recorder:
         self._is_on = True
         self._clock = Clock()
         self._log = Log(self._clock)
-        self._mallocs = Mallocs()
+        self._retries = Retries()
         self._cost = Cost()
         self._hooks = Hooks(self._fail, self._cost.timed)
         self._cost.time_hooks = self._hooks.time
@@ -174,7 +172,7 @@ class Recorder:
                 self._metadata.setdefault("alloc_conf", os.environ[name])
         if torch.cuda.is_available():
             self._clock.use_cuda(torch.cuda)
-            self._mallocs.use_cuda(torch.cuda)
+            self._retries.use_cuda(torch.cuda)
             hook_captures(self._hooks, self._log, torch.cuda.CUDAGraph)
             if torch.cuda.is_initialized():  # else asking would take memory of whichever GPU comes first
                 self._metadata.setdefault("gpu_type", torch.cuda.get_device_name())
@@ -197,7 +195,7 @@ class Recorder:
         if self._reports and self._state.rank == 0:
             self._frameworks |= self._trackers.frameworks
         self._hook_frameworks()
-        self._log.count_mallocs = self._mallocs.since
+        self._log.count_retries = self._retries.since
         self._look()
         if self._planned is not None:
             self._steps.on_end = self._planned.step_ended

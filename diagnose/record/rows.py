@@ -21,7 +21,7 @@ SHORT_WAIT_SHARE = 0.01
 FEW_ELEMENTS = 16
 #: Name of a backward that leaves the gradients of weights to a `backward-weight`.
 INPUT = "backward-input"
-#: Computes needed beside one in which the allocator made a blocking call, to say how much longer it took for that.
+#: Computes needed beside one in which the allocator retried, to say how much longer it took for that.
 MIN_PEERS = 2
 
 RECVS = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
@@ -222,14 +222,14 @@ def _is_update(collective: Collective, n_computes: int) -> bool:
 def _stalls_of_allocator(
     step: StepLog, computes: list[Compute], spans: list[tuple[int, int]]
 ) -> Iterable[tuple[int, int]]:
-    """Say from when and until when computes stood still in which the allocator made a blocking call.
+    """Say from when and until when computes stood still in which the allocator retried.
 
-    Calls are counted by step only: asking after each compute took longer on an H100 than all other hooks. With n calls, they were
-    in the n computes that kept the host busy for longer than their peers by most. On a GPU the host is ahead, and waits in such a
-    call for what it has launched before: only that by which the compute itself was longer is lost. What was longer for another
-    pause, which has a row, is none of it.
+    Retries are counted by step only, as torch makes a table of all its counters for each answer. With n of them, they were in the n
+    computes that kept the host busy for longer than their peers by most. On a GPU the host is ahead, and waits in a retry for what
+    it has launched before: only that by which the compute itself was longer is lost. What was longer for another pause, which has
+    a row, is none of it.
     """
-    if not step.n_mallocs:
+    if not step.n_retries:
         return
     by_type: dict[Op, list[int]] = {}
     for i, compute in enumerate(computes):
@@ -243,7 +243,7 @@ def _stalls_of_allocator(
         usual_host_ns = statistics.median_low(_host_ns(computes[i]) for i in peers)
         usual_ns = statistics.median_low(spans[i][1] - spans[i][0] for i in peers)
         longer += [(_host_ns(computes[i]) - usual_host_ns, spans[i][0], spans[i][1] - usual_ns) for i in peers]
-    for host_ns, start, end in sorted(longer, reverse=True)[: step.n_mallocs]:
+    for host_ns, start, end in sorted(longer, reverse=True)[: step.n_retries]:
         if (lost_ns := min(host_ns, end - start)) > 0:
             yield start, start + lost_ns
 

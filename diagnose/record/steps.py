@@ -161,7 +161,7 @@ class Steps:
             self.log.put_off()
         whole = [merge(self._parts)] if self._parts else []
         for step in whole:
-            step.n_mallocs = self.log.count_mallocs()
+            step.n_retries = self.log.count_retries()
         self.n_done += 1
         self.number += 1
         if self.n_done <= DENSE_STEPS:
@@ -255,7 +255,7 @@ class Steps:
         if self._window is None or self._window[0] != window:
             self._window = (window, Window())
             self._is_new_window = True
-            log.count_mallocs()  # what came before is of no recorded step
+            log.count_retries()  # what came before is of no recorded step
             self.wake()
         log.open(number, self._window[1])
         assert log.step is not None

@@ -131,21 +131,21 @@ def test_clipping_alone_is_no_barrier():
     assert [row.optype for row in list_operations(step)] == ["forward-compute"]
 
 
-def test_blocking_calls_of_the_allocator():
+def test_retries_of_the_allocator():
     """In a step with one, the longest compute took as much longer for it as it did than its peers; alone, nobody knows."""
     computes = [compute(Op.FORWARD, 0, 10), compute(Op.FORWARD, 10, 20), compute(Op.FORWARD, 20, 65)]
-    found = spans(list_operations(step_of(computes=computes, n_mallocs=1)))
+    found = spans(list_operations(step_of(computes=computes, n_retries=1)))
     assert [span for span in found if span[0] == "cuda-malloc"] == [("cuda-malloc", 20, 55)]
     collected = [(Op.GC, 30 * MS, 60 * MS)]
     for nobody in (
         step_of(computes=computes),
-        step_of(computes=computes[2:], n_mallocs=1),
-        step_of(computes=computes, n_mallocs=1, evidence=collected),
+        step_of(computes=computes[2:], n_retries=1),
+        step_of(computes=computes, n_retries=1, evidence=collected),
     ):
         assert "cuda-malloc" not in {row.optype for row in list_operations(nobody)}
 
 
-def test_a_blocking_call_waits_for_what_was_launched_before():
+def test_a_retry_waits_for_what_was_launched_before():
     """A host that is 30 ms ahead of its GPU is kept by a call for as long again; only what the compute stands still is lost."""
 
     class Event:
@@ -165,7 +165,7 @@ def test_a_blocking_call_waits_for_what_was_launched_before():
 
     on_gpu_and_host = [((0, 10), (0, 2)), ((10, 20), (2, 4)), ((20, 45), (4, 44))]
     computes = [Compute(Op.FORWARD, i, 0, *map(passed, *times)) for i, times in enumerate(on_gpu_and_host)]
-    step = StepLog(3, Window(), passed(0, 0), computes=computes, n_mallocs=1)
+    step = StepLog(3, Window(), passed(0, 0), computes=computes, n_retries=1)
     assert [span for span in spans(list_operations(step)) if span[0] == "cuda-malloc"] == [("cuda-malloc", 20, 35)]
 
 
