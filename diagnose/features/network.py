@@ -103,7 +103,7 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
     found["network.repeats"] = Feature.missing(few) if repeats is None else Feature(repeats)
     nearness = 0.0 if repeats is None else float(np.clip((NO_CHANCE - repeats) / (NO_CHANCE - BY_CHANCE), 0.0, 1.0))
     everywhere = transfers.slow is not None and transfers.slow.in_time
-    busy = _share_of_slow_steps(transfers, breakdown) if everywhere else 0.0
+    busy = _share_of_slow_steps(transfers, breakdown)
     found["network.chance_doubt"] = Feature(
         CHANCE_DOUBT * max(nearness, float(np.clip((busy - BUSY_SHARE) / BUSY_WITHIN, 0.0, 1.0)))
     )

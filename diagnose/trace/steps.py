@@ -134,8 +134,9 @@ def shift_origin(
         origin_s, shift = None, _find_other_origin(first, limit, evidence, warnings)
         if shift is None:
             return None, None, evidence
-    elif len(first) >= MIN_STEPS_IN_TURN and later.mean() < LATER_SHARE and float(np.ptp(first)) <= limit:
-        # All steps begin at about the same time, which is not theirs: that of a window, or of the process.
+    elif len(first) >= MIN_STEPS_IN_TURN and later.mean() < LATER_SHARE and np.ptp(first) <= max(len(first) / 4, 1.0) * limit:
+        # Steps begin at about the same time, or as late as they wait: that is not theirs, but of a window, or of the process.
+        # Steps one after the other, also those of two runs at a time, would take far longer all in all.
         origin_s, shift = None, _take_from_first(first, limit, warnings)
     else:
         origin_s = shift = first

@@ -168,6 +168,16 @@ def test_steps_that_begin_late_are_no_times_of_the_whole_job() -> None:
     assert (ends_s > 3.0 * length_s).sum() == 2
 
 
+def test_steps_that_all_begin_late_are_no_two_runs() -> None:
+    """Where every step waits longer than it lasts, one more than another, steps that all count from their own begin stay one run."""
+    rows = random_job(dataclasses.replace(SHAPE, n_steps=24), 4)
+    number = rows.step.rank(method="dense").astype(int) - 1
+    length_s = float((rows.start_ts + rows.duration).max())
+    trace = load(rows.assign(start_ts=rows.start_ts + length_s * (1.5 + 2.0 * (number % 3))), SHAPE.meta)
+    assert trace.step_origin_s is None
+    assert any("that is not their begin" in warning for warning in trace.warnings)
+
+
 def test_a_clock_that_is_set_back_leaves_the_steps_as_long_as_they_are() -> None:
     """On a clock of the whole job that jumps back once, no step lasts longer than it did."""
     rows = random_job(dataclasses.replace(SHAPE, n_steps=4), 4)
