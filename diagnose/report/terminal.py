@@ -16,6 +16,7 @@ from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Ledger, Plan
 from diagnose.model.explanation import RuleCheck
+from diagnose.model.telemetry_document import TelemetryDocument
 from diagnose.model.training_log import LogFacts
 from diagnose.report import facts, words
 from diagnose.report.budget import draw_budget
@@ -310,7 +311,23 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
         rows = [("Replay", "none: a log has no operations to be replayed")]
     if diagnosis.warnings:
         rows.append(("Warnings", draw_bullets(facts.first_of([prose(text) for text in diagnosis.warnings]), mark="!")))
+    if diagnosis.telemetry is not None:
+        rows.append(
+            ("Telemetry", _describe_telemetry(diagnosis.telemetry, {c.cause: c.title for c in diagnosis.causes}))
+        )
     if diagnosis.not_checked:
         rows.append(("Not checked", draw_bullets(facts.first_of(facts.list_reasons(diagnosis)))))
     rows.append(("Made by", facts.describe_makers(diagnosis.made_by)))
     return rows
+
+
+def _describe_telemetry(telemetry: TelemetryDocument, titles: Mapping[str, str]) -> str:
+    """Say what was read of the machines, and whether it says anything of the causes."""
+    n_hosts = len(telemetry.hosts) + len(telemetry.missing)
+    has = f"counters of {len(telemetry.hosts)} of {words.count(n_hosts, 'machine')} ({', '.join(telemetry.formats)})"
+    if telemetry.begin_s is None:
+        return f"{has}; none were compared"
+    said = dict.fromkeys(titles.get(finding.cause, finding.cause) for finding in telemetry.findings)
+    return (
+        f"{has}; they speak to {' and '.join(said)}" if said else f"{has}; they say nothing for or against what is said"
+    )

@@ -134,7 +134,11 @@ def shift_origin(
         origin_s, shift = None, _find_other_origin(first, limit, evidence, warnings)
         if shift is None:
             return None, None, evidence
-    elif len(first) >= MIN_STEPS_IN_TURN and later.mean() < LATER_SHARE and np.ptp(first) <= max(len(first) / 4, 1.0) * limit:
+    elif (
+        len(first) >= MIN_STEPS_IN_TURN
+        and later.mean() < LATER_SHARE
+        and np.ptp(first) <= max(len(first) / 4, 1.0) * limit
+    ):
         # Steps begin at about the same time, or as late as they wait: that is not theirs, but of a window, or of the process.
         # Steps one after the other, also those of two runs at a time, would take far longer all in all.
         origin_s, shift = None, _take_from_first(first, limit, warnings)

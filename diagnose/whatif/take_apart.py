@@ -224,7 +224,7 @@ def _find_workers(
     worker_log, slow = find_slow_workers(excess[:, :, order], n_stages, told, drawn, known)
     worker_log = worker_log[:, :, np.argsort(order)]
     if slow.any():
-        slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages)
+        slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages, drawn)
         worker_log = np.where(np.tile(slow.T, (worker_log.shape[1] // n_stages, 1))[None, :, None, :], worker_log, 0.0)
     return _Workers(np.exp(worker_log), slow)
 

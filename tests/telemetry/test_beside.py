@@ -20,6 +20,7 @@ from diagnose.model.cause import When
 from diagnose.model.request import Request
 from diagnose.model.telemetry import METRICS, Series, Telemetry
 from diagnose.pipeline import diagnose_job
+from diagnose.report.terminal import render
 from diagnose.telemetry_beside import Times, add_telemetry
 from tests.clusters.bridge import telemetry_of
 from tests.clusters.prometheus import render_range
@@ -109,6 +110,19 @@ def test_counters_like_everyones_weaken_a_suspect(write):
     (finding,) = found.telemetry.findings
     assert finding.kind is None
     assert finding.curves[0].n_peers >= 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"), [(SLOW, "they speak to slow worker"), (LINK, "they say nothing for or against what is said")]
+)
+def test_the_full_report_says_that_counters_were_read(write, fault, says):
+    """Whether or not counters say anything of a cause, `-v` tells of how many machines they are, and that they were asked."""
+    found = diagnose_job(
+        Request(write(fault), telemetry=_telemetry(SLOW, "power-cap", ("gpu_power_w", "gpu_sm_clock_mhz")))
+    )
+    lines = render(found, width=400, color=False).splitlines()
+    (line,) = [line for line in lines if line.lstrip().startswith("Telemetry")]
+    assert f"counters of 4 of 4 machines (generated); {says}" in line
 
 
 def test_what_nobody_knows_the_time_of_is_not_weakened(write):

@@ -169,7 +169,7 @@ def test_steps_that_begin_late_are_no_times_of_the_whole_job() -> None:
 
 
 def test_steps_that_all_begin_late_are_no_two_runs() -> None:
-    """Where every step waits longer than it lasts, one more than another, steps that all count from their own begin stay one run."""
+    """Where every step waits longer than it lasts, one more than another, steps that count from their own begin stay one run."""
     rows = random_job(dataclasses.replace(SHAPE, n_steps=24), 4)
     number = rows.step.rank(method="dense").astype(int) - 1
     length_s = float((rows.start_ts + rows.duration).max())

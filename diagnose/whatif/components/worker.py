@@ -169,13 +169,14 @@ def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages
 
 
 def slow_throughout(
-    compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, worker_log: Seconds, n_stages: int
+    compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, worker_log: Seconds, n_stages: int, drawn: "Draws"
 ) -> Bools:
     """Say which workers are slow on nearly all microbatches of their slow steps; shape (n_dp, n_stages).
 
     Stalls that come often make the median long, too, but leave some computes alone: then the quickest of a worker's computes are
     as quick as the quickest of its peers', which noise makes quicker than usual. Documents and experts make forward and backward of
-    a microbatch quick together: that is no noise.
+    a microbatch quick together: that is no noise. Where short documents make some quick, the rank's other stages say which, and a
+    worker that is slower than which ones are drawn explains is asked once more without them.
     """
     n_dp = compute_s.shape[-1]
     found = np.zeros((n_dp, n_stages), dtype=bool)
@@ -200,9 +201,21 @@ def slow_throughout(
             least = np.where(there, THROUGHOUT_LEVEL * level[..., dp], 0.0)
             # A quantile of few computes is off by chance: then they must be beyond the usual, too.
             sure = max(1.0 - CHANCE_DEVIATIONS * QUICK_ERROR / np.sqrt(max(there.sum(), 1)), 0.0)
-            quick = nan_quantile((log[..., dp] - least)[there], 1.0 - THROUGHOUT_SHARE, axis=0)
-            found[dp, stage] = quick >= -sure * QUICK_DEVIATIONS * noise / np.sqrt(2.0)
+            least_quick = -sure * QUICK_DEVIATIONS * noise / np.sqrt(2.0)
+            own = log[..., dp] - least
+            found[dp, stage] = _quickest(own[there]) >= least_quick
+            chance = CHANCE_DEVIATIONS * median(drawn.error[:, dp]) / np.sqrt((most > 0).sum())
+            if n_stages > 1 and sure > 0 and usually > chance and not found[dp, stage]:
+                others = np.arange(compute_s.shape[1]) % n_stages != stage
+                ratio = compute_s[..., dp][:, others] / (typical_s[:, others, None, None] * step_ratio[:, None, None])
+                own -= nan_median(np.log(np.maximum(ratio, TINY_RATIO)), axis=(0, 1))
+                found[dp, stage] = _quickest(own[there]) >= least_quick
     return found
+
+
+def _quickest(values: Seconds) -> float:
+    """Give what nearly all of them exceed."""
+    return float(nan_quantile(values, 1.0 - THROUGHOUT_SHARE, axis=0))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ def is_slow(factor: Seconds, noise: float, *, n_slow: int = 1) -> bool:
     compute_s[..., :n_slow] *= factor[..., None]
     worker_log = np.zeros((2, 1, N_STEPS, N_DP))
     worker_log[..., :n_slow] = LEVEL
-    return bool(slow_throughout(compute_s, np.ones((2, 1)), np.ones((2, N_STEPS)), worker_log, 1)[0, 0])
+    drawn = measure_draws(compute_s[:, 0])
+    return bool(slow_throughout(compute_s, np.ones((2, 1)), np.ones((2, N_STEPS)), worker_log, 1, drawn)[0, 0])
 
 
 def unsteady(spread: float) -> Seconds:
@@ -48,6 +49,20 @@ def test_a_slow_clock_is_slow_throughout_whatever_the_noise(noise: float) -> Non
 def test_pauses_leave_some_computes_alone(noise: float, share: float) -> None:
     """A worker that stands still in half or three quarters of its computes is as quick as its peers in the others."""
     assert not is_slow(paused(share), noise)
+
+
+@pytest.mark.parametrize(("factor", "slow"), [(np.exp(0.2), True), (paused(0.5) ** (0.2 / LEVEL), False)])
+def test_short_documents_hide_no_slow_worker(factor: Seconds | float, *, slow: bool) -> None:
+    """Where documents make some microbatches quick on all stages, a worker of one is slow throughout, or only pauses often."""
+    rng = np.random.default_rng(3)
+    documents = np.exp(0.5 * rng.standard_normal((1, 1, N_MICROBATCHES, N_STEPS, N_DP)))
+    compute_s = documents * np.exp(0.01 * rng.standard_normal((2, 2, N_MICROBATCHES, N_STEPS, N_DP)))
+    drawn = measure_draws(compute_s[:, 0])
+    compute_s[:, 1:, ..., 0] *= factor
+    worker_log = np.zeros((2, 2, N_STEPS, N_DP))
+    worker_log[:, 1, :, 0] = 0.2
+    found = slow_throughout(compute_s, np.ones((2, 2)), np.ones((2, N_STEPS)), worker_log, 2, drawn)
+    assert found.tolist() == [[False, slow], *[[False, False]] * (N_DP - 1)]
 
 
 def test_without_peers_the_quickest_are_as_quick_as_usual() -> None:
