@@ -58,6 +58,9 @@ DIRECTION_SHARE = 0.5
 #: sqrt(n), in parts of that.
 QUICK_DEVIATIONS = 1.04
 QUICK_ERROR = 1.48
+#: Where documents make some of them quick on the only stage, its forwards and backwards are apart by at most so many times as
+#: much as those of its peers: pauses hit one of the two.
+STEADY_RATIO = 1.5
 #: A worker that falls behind from a step on was so in at most this part of the steps before.
 BEFORE_SHARE = 0.25
 #: Of so many ranks one alone does not move the middle.
@@ -175,8 +178,8 @@ def slow_throughout(
 
     Stalls that come often make the median long, too, but leave some computes alone: then the quickest of a worker's computes are
     as quick as the quickest of its peers', which noise makes quicker than usual. Documents and experts make forward and backward of
-    a microbatch quick together: that is no noise. Where short documents make some quick, the rank's other stages say which, and a
-    worker that is slower than which ones are drawn explains is asked once more without them.
+    a microbatch quick together: that is no noise. A worker that is slower than the documents drawn explain is asked once more:
+    where there are other stages they say which of its microbatches are short, else its forwards and backwards have to agree.
     """
     n_dp = compute_s.shape[-1]
     found = np.zeros((n_dp, n_stages), dtype=bool)
@@ -205,11 +208,17 @@ def slow_throughout(
             own = log[..., dp] - least
             found[dp, stage] = _quickest(own[there]) >= least_quick
             chance = CHANCE_DEVIATIONS * median(drawn.error[:, dp]) / np.sqrt((most > 0).sum())
-            if n_stages > 1 and sure > 0 and usually > chance and not found[dp, stage]:
-                others = np.arange(compute_s.shape[1]) % n_stages != stage
-                ratio = compute_s[..., dp][:, others] / (typical_s[:, others, None, None] * step_ratio[:, None, None])
-                own -= nan_median(np.log(np.maximum(ratio, TINY_RATIO)), axis=(0, 1))
-                found[dp, stage] = _quickest(own[there]) >= least_quick
+            if found[dp, stage] or sure == 0 or usually <= chance:
+                continue
+            if n_stages == 1:
+                at = there.all(axis=0)
+                differ = (log[0, ..., dp] - log[1, ..., dp])[at]
+                found[dp, stage] = differ.size > 0 and robust_deviation(differ) <= STEADY_RATIO * noise
+                continue
+            others = np.arange(compute_s.shape[1]) % n_stages != stage
+            ratio = compute_s[..., dp][:, others] / (typical_s[:, others, None, None] * step_ratio[:, None, None])
+            own -= nan_median(np.log(np.maximum(ratio, TINY_RATIO)), axis=(0, 1))
+            found[dp, stage] = _quickest(own[there]) >= least_quick
     return found
 
 

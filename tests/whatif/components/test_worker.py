@@ -51,18 +51,19 @@ def test_pauses_leave_some_computes_alone(noise: float, share: float) -> None:
     assert not is_slow(paused(share), noise)
 
 
+@pytest.mark.parametrize("n_stages", [1, 2])
 @pytest.mark.parametrize(("factor", "slow"), [(np.exp(0.2), True), (paused(0.5) ** (0.2 / LEVEL), False)])
-def test_short_documents_hide_no_slow_worker(factor: Seconds | float, *, slow: bool) -> None:
+def test_short_documents_hide_no_slow_worker(factor: Seconds | float, n_stages: int, *, slow: bool) -> None:
     """Where documents make some microbatches quick on all stages, a worker of one is slow throughout, or only pauses often."""
     rng = np.random.default_rng(3)
     documents = np.exp(0.5 * rng.standard_normal((1, 1, N_MICROBATCHES, N_STEPS, N_DP)))
-    compute_s = documents * np.exp(0.01 * rng.standard_normal((2, 2, N_MICROBATCHES, N_STEPS, N_DP)))
+    compute_s = documents * np.exp(0.01 * rng.standard_normal((2, n_stages, N_MICROBATCHES, N_STEPS, N_DP)))
     drawn = measure_draws(compute_s[:, 0])
-    compute_s[:, 1:, ..., 0] *= factor
-    worker_log = np.zeros((2, 2, N_STEPS, N_DP))
-    worker_log[:, 1, :, 0] = 0.2
-    found = slow_throughout(compute_s, np.ones((2, 2)), np.ones((2, N_STEPS)), worker_log, 2, drawn)
-    assert found.tolist() == [[False, slow], *[[False, False]] * (N_DP - 1)]
+    compute_s[:, -1:, ..., 0] *= factor
+    worker_log = np.zeros((2, n_stages, N_STEPS, N_DP))
+    worker_log[:, -1, :, 0] = 0.2
+    found = slow_throughout(compute_s, np.ones((2, n_stages)), np.ones((2, N_STEPS)), worker_log, n_stages, drawn)
+    assert (found[0, -1], found.sum()) == (slow, slow)
 
 
 def test_without_peers_the_quickest_are_as_quick_as_usual() -> None:
