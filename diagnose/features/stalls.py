@@ -88,8 +88,9 @@ REGULAR, PERIOD_CHANCE = 0.8, 0.05
 #: ... and so do waits of at most so many deviations of computes: real ones without a loader at fault were 2 to 5, late loaders 30
 #: and more.
 VARIES_DEVIATIONS = 6.0
-#: ... and waits that are as long as pauses, but for such a factor.
-ALIKE_RATIO = 2.0
+#: ... and waits of several ranks that are no longer than such a factor of the pauses of computes, if these have a part of their
+#: seconds: on real busy hosts up to 1.3, late loaders 1.8 and more.
+ALIKE_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.1, 0.75
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -283,18 +284,24 @@ def _waits_as_computes_vary(breakdown: Breakdown) -> bool:
 
 
 def _waits_as_computes_pause(breakdown: Breakdown) -> bool:
-    """Say whether computes pause for more time, as long at a time, for a reason that nobody names, and no row tells of waits.
+    """Say whether waits for input are no longer than computes pause for a reason that no row tells, and on no rank above all.
 
-    What stops a process, as a collection, does so wherever it is; a loader is waited for where batches are read.
+    What stops a process, as another one on a busy host, does so wherever it is, also as it loads: then rows of its loader are long,
+    too. A loader is waited for where batches are read; without rows one rank tells nothing where pauses have more of the seconds.
     """
     stalls = breakdown.stalls
     waits_s = stalls.seconds_of(StallKind.INPUT)
-    pauses_s = stalls.inside_s[np.isin(stalls.inside, (StallKind.NOBODY, StallKind.COLLECTION))]
-    waits_s, pauses_s = waits_s[waits_s > 0], pauses_s[pauses_s > 0]
-    if _told_of_input(breakdown).any() or pauses_s.sum() <= waits_s.sum():
+    unnamed = np.isin(stalls.inside, (StallKind.NOBODY, StallKind.COLLECTION)) & ~stalls.recorded_inside
+    pauses_s = stalls.inside_s[unnamed & (stalls.inside_s > 0)]
+    by_rank = waits_s.sum(axis=(0, 1, 2, 3))
+    paused_more = pauses_s.sum() > waits_s.sum() and not _told_of_input(breakdown).any()
+    lone = by_rank.max() > LONE_SHARE * by_rank.sum() and not paused_more
+    between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
+    if lone or between_s > waits_s.sum() or pauses_s.sum() <= PAUSES_SHARE * waits_s.sum():
         return False
+    waits_s = waits_s[waits_s > 0]
     wait_s, pause_s = (weighted_median(seconds, seconds) or 0.0 for seconds in (waits_s, pauses_s))
-    return max(wait_s, pause_s) < ALIKE_RATIO * min(wait_s, pause_s)
+    return wait_s < ALIKE_RATIO * pause_s
 
 
 def _are_few(by_step: Seconds) -> bool:
