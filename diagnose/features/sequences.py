@@ -15,8 +15,9 @@ READS_AS = {
     "correlation is low: then it is no length",
     "sequence.stage_share": "part of what forward and backward of a compute have in common that other stages have, too; 1 "
     "documents, 0 what each stage has by itself, as uneven experts; misleads when forward and backward have little in common",
-    "sequence.lasting_doubt": "how probable it is that most ranks are slow for a while, and no documents long: what microbatches "
-    "differ by, their ranks have in one step and the next; misleads where a rank has long documents for many steps",
+    "sequence.other_doubt": "how probable it is that no documents are long: what microbatches differ by, their ranks have in one "
+    "step and the next, or there is one stage, and forward and backward of a microbatch are no more alike than a busy host makes "
+    "neighbours; misleads where a rank has long documents for many steps",
     "sequence.one_stage": "1 with one pipeline stage, else 0; misleads never",
     "sequence.tokens_fit": "part of the variation of the forwards that tokens and their squares explain (R squared); 1 all: the "
     "documents; misleads when all microbatches are alike, as noise is left",
@@ -32,6 +33,9 @@ MIN_MICROBATCHES = 8
 #: From this part on what microbatches differ by lasts from step to step: with documents of any kind it is 0.1 at most, where most
 #: ranks are slow for a while 0.5 to 0.9. Then that is more probable.
 LASTING_SHARE, LASTING_CHANCE, TINY = 0.4, 0.6, 1e-12
+#: With one stage nobody else agrees: forwards and backwards of real healthy jobs on busy hosts had correlations up to 0.7, those of
+#: real documents 0.6 to 1.0. So little is a toss-up, more is none.
+BUSY_ALIKE, DOCUMENTS_ALIKE, BUSY_CHANCE = 0.7, 0.8, 0.495
 #: The tail of the lengths: one microbatch in a hundred is longer.
 TAIL_QUANTILE = 0.99
 
@@ -51,7 +55,7 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
         "sequence.stage_share": (
             Feature.missing("there is one stage") if breakdown.stage_share is None else Feature(breakdown.stage_share)
         ),
-        "sequence.lasting_doubt": _doubt_lasting(breakdown),
+        "sequence.other_doubt": _doubt(breakdown),
         "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
         "sequence.tokens_fit": fit_tokens(breakdown, trace),
         "sequence.slow_steps": _explain_steps(breakdown, trace),
@@ -60,15 +64,21 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
     }
 
 
-def _doubt_lasting(breakdown: Breakdown) -> Feature:
-    """Say how probable it is that ranks are slow for a while: documents are dealt anew in each step."""
+def _doubt(breakdown: Breakdown) -> Feature:
+    """Say how probable it is that ranks are slow for a while, as documents are dealt anew, or a busy host slows what is near in time."""
     if breakdown.has_token_costs:
         return Feature.missing("tokens tell how long microbatches are")
     logs = np.log(breakdown.microbatch_ratio[:2]).mean(axis=0)[:, np.argsort(breakdown.steps, kind="stable")]
     logs -= logs.mean()
     pace = logs.mean(axis=0)  # (n_steps, n_dp)
     lasting = float(np.sum(pace[1:] * pace[:-1])) * logs.size / max(float(np.sum(logs**2)) * pace[1:].size, TINY)
-    return Feature(LASTING_CHANCE if lasting >= LASTING_SHARE else 0.0)
+    doubt = LASTING_CHANCE if lasting >= LASTING_SHARE else 0.0
+    if breakdown.typical_s.shape[1] == 1:
+        alike = breakdown.forward_backward_correlation or 0.0
+        doubt = max(
+            doubt, BUSY_CHANCE * float(np.clip((DOCUMENTS_ALIKE - alike) / (DOCUMENTS_ALIKE - BUSY_ALIKE), 0.0, 1.0))
+        )
+    return Feature(doubt)
 
 
 def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:

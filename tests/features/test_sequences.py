@@ -11,7 +11,7 @@ from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.features.sequences import LASTING_CHANCE, measure_sequences
+from diagnose.features.sequences import BUSY_CHANCE, LASTING_CHANCE, measure_sequences
 from tests.features.hand import components
 from tests.judge.cases import measure, measured
 
@@ -89,11 +89,20 @@ def test_ranks_that_are_slow_for_a_while_have_no_long_documents(lasts: bool, dou
     ratio[..., slow if lasts else slice(None, None, 3), 0] = 1.3
     parts = components(forward_backward_correlation=0.9, microbatch_spread=0.22, microbatch_ratio=ratio)
     trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
-    assert measure_sequences(parts, trace)["sequence.lasting_doubt"].value == doubt
+    assert measure_sequences(parts, trace)["sequence.other_doubt"].value == doubt
     assert (
-        measure_sequences(dataclasses.replace(parts, has_token_costs=True), trace)["sequence.lasting_doubt"].value
-        is None
+        measure_sequences(dataclasses.replace(parts, has_token_costs=True), trace)["sequence.other_doubt"].value is None
     )
+
+
+@pytest.mark.parametrize(("alike", "doubt"), [(0.6, BUSY_CHANCE), (0.75, 0.5 * BUSY_CHANCE), (0.9, 0.0)])
+def test_with_one_stage_busy_hosts_look_like_documents(alike: float, doubt: float) -> None:
+    """A busy host slows a forward and the backward after it alike, somewhat; where other stages agree it is no doubt."""
+    parts = components(forward_backward_correlation=alike, microbatch_spread=0.22)
+    trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
+    assert measure_sequences(parts, trace)["sequence.other_doubt"].value == 0.0
+    alone = dataclasses.replace(parts, typical_s=parts.typical_s[:, :1])
+    assert measure_sequences(alone, trace)["sequence.other_doubt"].value == pytest.approx(doubt)
 
 
 def test_most_replicas_that_fall_behind_have_no_long_documents() -> None:
