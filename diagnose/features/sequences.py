@@ -65,7 +65,7 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
 
 
 def _doubt(breakdown: Breakdown) -> Feature:
-    """Say how probable it is that ranks are slow for a while, as documents are dealt anew, or a busy host slows what is near in time."""
+    """Say how probable it is that ranks are slow for a while, unlike documents, or that a busy host slows neighbours."""
     if breakdown.has_token_costs:
         return Feature.missing("tokens tell how long microbatches are")
     logs = np.log(breakdown.microbatch_ratio[:2]).mean(axis=0)[:, np.argsort(breakdown.steps, kind="stable")]

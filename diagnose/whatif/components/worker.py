@@ -73,6 +73,8 @@ STRETCHES_APART = 2.0
 LEFT_SHARE = 2.0 / 3.0
 #: A worker is slow in so many times as many single steps as others are.
 HITS_RATIO = 3.0
+#: ... who are slow by at least this part of what it is slow by.
+LIKE_SHARE = 0.5
 #: With one dp rank a worker's optimizer says that it is the worker and not the stage that is long, if forward, backward and
 #: optimizer are long by at least this part of the longest (log).
 ALIKE_SHARE = 0.6
@@ -403,7 +405,7 @@ def _find_levels(
     changed &= before <= BEFORE_SHARE
     after &= changed[..., None]
     constant = (has_peers & (usual > least)) | changed
-    slow = constant | _are_slow_often(hits)
+    slow = constant | _are_slow_often(own, hits)
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
     usual = np.where(changed, usual_after, usual)
     pace = np.where(changed[..., None] & ~after, 0.0, usual[..., None])
@@ -440,14 +442,26 @@ def _find_stretches(own: Seconds, least: Seconds, chance: Seconds) -> tuple[Bool
     return on & told[..., None], level
 
 
-def _are_slow_often(hits: Bools) -> Bools:
-    """Say which workers are slow in more single steps than their peers, shape (..., n_dp); `hits` are these steps."""
-    n_hits = hits.sum(axis=-1)
+def _are_slow_often(own: Seconds, hits: Bools) -> Bools:
+    """Say which workers are slow in more single steps than others, shape (..., n_dp); `hits` are these steps, `own` says how slow.
+
+    With one stage a long document is a slow step of its rank, and a busy host slows now one worker, now another: all have some.
+    Those of other ranks count that are about as slow, of its stage, or of all. Other stages of its rank may share its fault.
+    """
     n_dp = hits.shape[-2]
-    # With one stage a long document is a slow step of its rank: all ranks draw some. Other stages of its rank may share its fault.
-    expected = (n_hits.sum(axis=-1, keepdims=True) - n_hits) / max(n_dp - 1, 1)
-    often = (n_hits >= 1) & (n_hits >= HITS_RATIO * expected)
-    return np.asarray(often & (n_hits > expected + CHANCE_DEVIATIONS * np.sqrt(expected)))
+    flat = hits.reshape(-1, n_dp, hits.shape[-1])
+    stage, dp, _ = np.nonzero(flat)
+    slow = own.reshape(flat.shape)[flat]
+    often = np.zeros(flat.shape[:-1], dtype=bool)
+    for p, d in np.argwhere(flat.any(axis=-1)).tolist():
+        mine = slow[(stage == p) & (dp == d)]
+        others = (dp != d) & (slow > LIKE_SHARE * median(mine))
+        n_others = max(int((others & (stage == p)).sum()), int(others.sum()) / len(flat))
+        expected = n_others / max(n_dp - 1, 1)
+        often[p, d] = len(mine) >= HITS_RATIO * expected and len(mine) > expected + CHANCE_DEVIATIONS * np.sqrt(
+            expected
+        )
+    return often.reshape(hits.shape[:-1])
 
 
 def find_onsets(own: Seconds, sigma: float, unit: Seconds | float = 1.0) -> Positions:
