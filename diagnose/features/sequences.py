@@ -6,6 +6,7 @@ from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.trace import Ints, Seconds, Trace
+from diagnose.numerics.robust import nan_median
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -36,6 +37,9 @@ LASTING_SHARE, LASTING_CHANCE, TINY = 0.4, 0.6, 1e-12
 #: With one stage nobody else agrees: forwards and backwards of real healthy jobs on busy hosts had correlations up to 0.7, those of
 #: real documents 0.6 to 1.0. So little is a toss-up, more is none.
 BUSY_ALIKE, DOCUMENTS_ALIKE, BUSY_CHANCE = 0.7, 0.8, 0.495
+#: ... where a backward is like the forward after it by so much of what it is like its own: 0.7 to 1.1 on real busy hosts, up to
+#: 0.15 with real documents, unless they are sorted.
+NEXT_LEAST, NEXT_ALIKE = 0.25, 0.5
 #: The tail of the lengths: one microbatch in a hundred is longer.
 TAIL_QUANTILE = 0.99
 
@@ -73,12 +77,29 @@ def _doubt(breakdown: Breakdown) -> Feature:
     pace = logs.mean(axis=0)  # (n_steps, n_dp)
     lasting = float(np.sum(pace[1:] * pace[:-1])) * logs.size / max(float(np.sum(logs**2)) * pace[1:].size, TINY)
     doubt = LASTING_CHANCE if lasting >= LASTING_SHARE else 0.0
-    if breakdown.typical_s.shape[1] == 1:
+    if breakdown.slow_workers.shape[1] == 1:
         alike = breakdown.forward_backward_correlation or 0.0
-        doubt = max(
-            doubt, BUSY_CHANCE * float(np.clip((DOCUMENTS_ALIKE - alike) / (DOCUMENTS_ALIKE - BUSY_ALIKE), 0.0, 1.0))
-        )
+        unsure = np.clip((DOCUMENTS_ALIKE - alike) / (DOCUMENTS_ALIKE - BUSY_ALIKE), 0.0, 1.0)
+        doubt = max(doubt, BUSY_CHANCE * float(min(unsure, _near_in_time(breakdown))))
     return Feature(doubt)
+
+
+def _near_in_time(breakdown: Breakdown) -> float:
+    """Say whether a backward is as much like the forward after it, of other documents, as like its own: 1 it is, 0 it is not."""
+    logs = np.log(np.maximum(breakdown.compute_s[:2, 0] - breakdown.stalls.inside_s[:2, 0], TINY))
+    if logs.shape[1] < 2:
+        return 1.0  # nobody tells
+    logs = logs - nan_median(logs, axis=2, keepdims=True)
+    logs = logs - nan_median(logs, axis=(1, 3), keepdims=True)  # (2, n_microbatches, n_steps, n_dp)
+    own, after = _correlate(logs[0], logs[1]), _correlate(logs[1, :-1], logs[0, 1:])
+    return float(np.clip((after / max(own, TINY) - NEXT_LEAST) / (NEXT_ALIKE - NEXT_LEAST), 0.0, 1.0))
+
+
+def _correlate(values: Seconds, others: Seconds) -> float:
+    """Give the correlation of what both have; 0 where they do not vary."""
+    both = np.isfinite(values) & np.isfinite(others)
+    values, others = (part[both] - part[both].mean() if both.any() else np.zeros(1) for part in (values, others))
+    return float((values * others).sum() / max(float(np.sqrt((values**2).sum() * (others**2).sum())), TINY))
 
 
 def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:

@@ -12,7 +12,7 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.features.sequences import BUSY_CHANCE, LASTING_CHANCE, measure_sequences
-from tests.features.hand import components
+from tests.features.hand import STEPS, components
 from tests.judge.cases import measure, measured
 
 
@@ -95,14 +95,29 @@ def test_ranks_that_are_slow_for_a_while_have_no_long_documents(lasts: bool, dou
     )
 
 
-@pytest.mark.parametrize(("alike", "doubt"), [(0.6, BUSY_CHANCE), (0.75, 0.5 * BUSY_CHANCE), (0.9, 0.0)])
-def test_with_one_stage_busy_hosts_look_like_documents(alike: float, doubt: float) -> None:
-    """A busy host slows a forward and the backward after it alike, somewhat; where other stages agree it is no doubt."""
-    parts = components(forward_backward_correlation=alike, microbatch_spread=0.22)
+@pytest.mark.parametrize(
+    ("alike", "near_in_time", "doubt"),
+    [(0.6, True, BUSY_CHANCE), (0.75, True, 0.5 * BUSY_CHANCE), (0.9, True, 0.0), (0.6, False, 0.0)],
+)
+def test_with_one_stage_busy_hosts_look_like_documents(alike: float, *, near_in_time: bool, doubt: float) -> None:
+    """A busy host slows what is near in time, so that a backward is like the forward after it, too; documents are anew in it."""
+    rng = np.random.default_rng(0)
+    n_microbatches, n_steps, n_dp = 6, len(STEPS), 8
+    if near_in_time:
+        noise = rng.standard_normal((2 * n_microbatches + 1, n_steps, n_dp))
+        logs = np.swapaxes((noise[1:] + noise[:-1]).reshape(n_microbatches, 2, n_steps, n_dp), 0, 1)
+    else:
+        logs = np.repeat(rng.standard_normal((1, n_microbatches, n_steps, n_dp)), 2, axis=0)
+    parts = components(
+        n_stages=1,
+        n_dp=n_dp,
+        n_microbatches=n_microbatches,
+        compute_s=np.exp(0.1 * logs)[:, None],
+        forward_backward_correlation=alike,
+        microbatch_spread=0.22,
+    )
     trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
-    assert measure_sequences(parts, trace)["sequence.other_doubt"].value == 0.0
-    alone = dataclasses.replace(parts, typical_s=parts.typical_s[:, :1])
-    assert measure_sequences(alone, trace)["sequence.other_doubt"].value == pytest.approx(doubt)
+    assert measure_sequences(parts, trace)["sequence.other_doubt"].value == pytest.approx(doubt)
 
 
 def test_most_replicas_that_fall_behind_have_no_long_documents() -> None:
