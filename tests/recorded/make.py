@@ -7,20 +7,22 @@ stands for an accelerator, and is what `slow` lengthens. With root each host is 
 Faults are lists by kind,
 
 slow      accelerators of `ranks` take `x` times as long; `dir` f or b; `ramp`, `saw`: steps up, and back; `turns`: steps each
+noise     a forward or backward of a microbatch, by chance `chance`, takes up to twice `x` longer
 pace      the same of all ranks together: curricula, batches that grow
 quota     `share` of a core for each of `ranks`
 burner    `n` busy processes on `core`; `pin` of the job puts ranks there
 stop      SIGSTOP of `ranks` for `s` seconds, up to `after` seconds after a step's begin
-nic       `rate` of the card of `host`, both ways
+nic       `rate` of the card of `host`, both ways, or `way` out or in
 load      reading for `ranks` takes `s` seconds and unpacks `mb`; where `worker` is given, in that one of the loader alone
 gc        `live` cyclic objects and `alloc` more a microbatch, of which `keep` microbatches are kept; Python's `threshold`
 collect   gc.collect() on `ranks` between steps, and no collections else; `live`
-save      torch.save of `mb`, fsync, and `s` seconds; of `ranks`; `beside` the training; `raw`: not by torch.save; `grow` a time
+save      torch.save of `mb`, fsync, and `s` seconds; of `ranks`; `beside` the training,
+          of which `busy` seconds hold the interpreter; `raw`: not by torch.save; `grow` a time
 evaluate  `n` forwards between steps; `grow` a time
 log       norms of parameters over all ranks, and `s` seconds
 opt       `s` seconds more in the optimizer of `ranks`
 docs      documents, lognormal with `mu` and `sigma`: `n` a microbatch or as many as fill `tokens`; `quad`: share of their
-          squares in what they cost; `told` to the recorder
+          squares in what they cost; `told` to the recorder; `sort`: the longest microbatch of a step first
 experts   microbatches take exp(`x` times normal) as long on all ranks of a stage, drawn anew after `hold` steps
 
 each in the steps that `from`, `to`, `at`, `every` with `width` (the last ones of each period), and `p` (by chance) leave.
@@ -54,20 +56,22 @@ from torch import nn
 from torch.distributed import pipelining
 
 #: What a specification may leave out: `units` are the layers of each chunk of the model, or a list; `embed` and `head`, what the
-#: first and the last have besides; `unit_s`, what a layer's forward sleeps.
+#: first and the last have besides; `unit_s`, what a layer's forward sleeps; `counts`, microbatches of steps in turns (no pipeline).
 DEFAULTS = json.loads("""
     {"dp": 1, "pp": 1, "kind": "ddp", "schedule": "1f1b", "chunks": 1, "micro": 4, "mbs": 2, "seq": 32, "w": 32, "vocab": 512,
      "steps": 40, "units": 4, "unit_s": 0.004, "embed": 0, "head": 0, "per_host": 1, "host_of": null, "workers": 0, "faults": {},
-     "pin": {}, "restart": null, "rate": "2gbit"}
+     "pin": {}, "restart": null, "rate": "2gbit", "counts": null}
 """)
 FAULTS = json.loads("""
-    ["slow", "pace", "quota", "burner", "stop", "nic", "load", "gc", "collect", "save", "evaluate", "log", "opt", "docs", "experts"]
+    ["slow", "pace", "quota", "burner", "stop", "nic", "load", "gc", "collect", "save", "evaluate", "log", "opt", "docs",
+     "experts", "noise"]
 """)
 SCHEDULES = {
     "gpipe": pipelining.ScheduleGPipe,
     "1f1b": pipelining.Schedule1F1B,
     "interleaved": pipelining.ScheduleInterleaved1F1B,
     "looped-bfs": pipelining.ScheduleLoopedBFS,
+    "zero-bubble": pipelining.ScheduleInterleavedZeroBubble,
 }
 CGROUP, PERIOD_US = Path("/sys/fs/cgroup/cpu"), 50_000
 #: Longest document, and microbatches drawn to know what one costs on average.
@@ -145,9 +149,10 @@ def run(command):
     subprocess.run(command.split(), check=True, capture_output=True)
 
 
-def limit(host, rate):
-    """Give both ends of a host's card a rate."""
-    for at, device in ((f"-n {host}", "eth0"), ("", f"v{host}")):
+def limit(host, rate, ways=("out", "in")):
+    """Give both ends of a host's card a rate, or one."""
+    ends = {"out": (f"-n {host}", "eth0"), "in": ("", f"v{host}")}
+    for at, device in (ends[way] for way in ways):
         run(f"tc {at} qdisc replace dev {device} root tbf rate {rate} burst 16kb latency 1s")
 
 
@@ -231,14 +236,17 @@ class Hands(threading.Thread):
             self.error = error
 
     def _begin_step(self, step):
-        rates = dict.fromkeys(range(len(self.hosts)), self.spec["rate"])
-        rates |= {fault["host"]: fault["rate"] for fault in self.of("nic") if is_on(fault, step)}
+        rates = {(host, way): self.spec["rate"] for host in range(len(self.hosts)) for way in ("out", "in")}
+        for fault in (fault for fault in self.of("nic") if is_on(fault, step)):
+            rates |= {
+                (fault["host"], way): fault["rate"] for way in ([fault["way"]] if "way" in fault else ("out", "in"))
+            }
         shares = dict.fromkeys(self.groups, -1)
         shares |= {rank: int(f["share"] * PERIOD_US) for f in self.of("quota") if is_on(f, step) for rank in f["ranks"]}
-        for host, rate in rates.items():
-            if self.is_so.get(("rate", host), self.spec["rate"]) != rate:
-                limit(self.hosts[host], rate)
-            self.is_so["rate", host] = rate
+        for (host, way), rate in rates.items():
+            if self.is_so.get((host, way), self.spec["rate"]) != rate:
+                limit(self.hosts[host], rate, [way])
+            self.is_so[host, way] = rate
         for rank, share in shares.items():
             if self.is_so.get(("share", rank), -1) != share:
                 (self.groups[rank] / "cpu.cfs_quota_us").write_text(str(share))
@@ -266,7 +274,7 @@ class _Stretch(torch.autograd.Function):
     def forward(ctx, x, forward_s, backward_s):
         ctx.seconds = backward_s
         time.sleep(forward_s)
-        return x.view_as(x)
+        return x.clone()  # a view cannot be detached in place, as zero-bubble schedules do
 
     @staticmethod
     def backward(ctx, grad):
@@ -294,7 +302,7 @@ class Chunk(nn.Module):
         spec = job.spec
         n_layers = spec["units"][place] if isinstance(spec["units"], list) else spec["units"]
         is_last = place == spec["pp"] * spec["chunks"] - 1
-        self.job, self.extra = job, spec["embed"] if place == 0 else 0
+        self.job, self.place, self.extra = job, place, spec["embed"] if place == 0 else 0
         self.embedding = nn.Embedding(spec["vocab"], spec["w"]) if place == 0 else nn.Identity()
         self.layers = nn.ModuleList(Layer(job) for _ in range(n_layers))
         self.head = nn.Linear(spec["w"], 64) if is_last else nn.Identity()
@@ -316,7 +324,7 @@ class Job:
     def __init__(self, rank, spec, folder):
         self.rank, self.spec, self.faults, self.folder = rank, spec, spec["faults"], folder
         self.stage, self.dp = divmod(rank, spec["dp"])
-        self.step, self.factor, self.counts, self.times = 0, 1.0, {}, {}
+        self.step, self.factor, self.noise, self.counts, self.times = 0, 1.0, (1.0, 1.0), {}, {}
         self.kept, self.beside, self.costs, self.recorder = [], [], [], None
         self.heap = [_cycle() for fault in self.mine("gc") + self.mine("collect") for _ in range(fault["live"])]
         for fault in self.mine("gc"):
@@ -334,13 +342,14 @@ class Job:
         self.step, self.counts, self.costs = step, {}, [1.0] * self.spec["micro"]
         for fault in self.mine("docs", now=True):
             drawn = [draw(fault, f"{self.dp} {step} {i}") for i in range(self.spec["micro"])]
+            drawn.sort(key=lambda lengths: -cost(fault, lengths) if fault.get("sort") else 0)
             self.costs = [cost(fault, lengths) / mean_cost(json.dumps(fault)) for lengths in drawn]
             for i, lengths in enumerate(drawn if fault.get("told") else []):
                 self.recorder.microbatch(i, doc_lengths=lengths)
 
     def begin_microbatch(self, chunk):
         """Know which microbatch a part of the model works on, and allocate what it allocates."""
-        self.factor = 1.0
+        self.factor, self.noise = 1.0, (1.0, 1.0)
         if not torch.is_grad_enabled():
             return
         i = self.counts[chunk] = self.counts.get(chunk, -1) + 1
@@ -348,13 +357,16 @@ class Job:
         for fault in self.mine("experts", now=True):
             salt = f"{self.stage} {i % self.spec['micro']} {self.step // fault.get('hold', 1)}"
             self.factor *= math.exp(fault["x"] * random.Random(salt).gauss(0, 1))
+        for fault in self.mine("noise", now=True):
+            rng = random.Random(f"{self.rank} {self.step} {chunk.place} {i}")
+            self.noise = [1 + (rng.random() < fault["chance"]) * rng.uniform(0, 2 * fault["x"]) for _ in "fb"]
         for fault in self.mine("gc", now=True):
             self.kept.append([_cycle() for _ in range(round(fault["alloc"] * (1 + 0.13 * self.rank)))])
             del self.kept[: -fault.get("keep", 12)]
 
     def seconds(self, units=1):
         """Say how long a layer's forward and backward sleep."""
-        forward = backward = self.factor
+        forward, backward = (self.factor * noise for noise in self.noise)
         for fault in self.mine("slow", now=True) + [
             fault for fault in self.faults.get("pace", []) if is_on(fault, self.step)
         ]:
@@ -390,7 +402,9 @@ class Job:
                     write()
 
     def _write(self, fault, grown):
-        state = torch.zeros(int(fault["mb"] * grown * 2**18))
+        state, begun = torch.zeros(int(fault["mb"] * grown * 2**18)), time.monotonic()
+        while time.monotonic() < begun + fault.get("busy", 0.0):
+            pass
         with (self.folder / f"state-{self.rank}").open("wb") as file:
             file.write(memoryview(state.numpy())) if fault.get("raw") else torch.save(state, file)
             file.flush()
@@ -530,8 +544,9 @@ def data_parallel(job):
         model = nn.parallel.DistributedDataParallel(model)
 
     def train(batch):
-        for i, tokens in enumerate(batch.chunk(spec["micro"])):
-            model.require_backward_grad_sync = i == spec["micro"] - 1
+        n = spec["counts"][job.step % len(spec["counts"])] if spec["counts"] else spec["micro"]
+        for i, tokens in enumerate(batch.split(spec["mbs"])[:n]):
+            model.require_backward_grad_sync = i == n - 1
             job.loss(model(tokens), tokens).backward()
 
     def evaluate():
@@ -553,7 +568,7 @@ def pipeline(job):
     stages = [
         pipelining.PipelineStage(chunk, at, n, torch.device("cpu"), group=pipes[job.dp]) for at, chunk in chunks.items()
     ]
-    of_stages = stages if spec["schedule"] in ("interleaved", "looped-bfs") else stages[0]
+    of_stages = stages if spec["schedule"] in ("interleaved", "looped-bfs", "zero-bubble") else stages[0]
     schedule = SCHEDULES[spec["schedule"]](of_stages, n_microbatches=spec["micro"], loss_fn=job.loss)
     parameters = [p for chunk in chunks.values() for p in chunk.parameters()]
 

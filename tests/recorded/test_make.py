@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
+from tests.recorded import make as recorded
 
 TINY = {"kind": "pipe", "pp": 2, "micro": 3, "steps": 4, "units": 1, "unit_s": 0.001}
 TINY |= {
@@ -49,6 +50,57 @@ def test_a_tiny_job(tmp_path):
     assert set(rows[rows.optype == "eval"].stage) == {0, 1}
     # A sleep is never shorter than was asked for, so that its least time is one whatever else the machine does.
     assert rows[(rows.optype == "backward-compute") & (rows.stage == 1)].duration.min() >= 0.006
+
+
+def test_a_zero_bubble_job(tmp_path):
+    """A zero-bubble schedule accepts layers that take their time, and parts their backwards."""
+    spec = TINY | {"chunks": 2, "schedule": "zero-bubble", "micro": 4, "faults": {"noise": [{"chance": 0.5, "x": 0.3}]}}
+    done = make(tmp_path, spec)
+    assert done.returncode == 0, done.stderr[-2000:]
+    counts = pq.read_table(tmp_path / "tiny.parquet").to_pandas().optype.value_counts()
+    assert [counts[optype] for optype in ("forward-compute", "backward-input", "backward-weight")] == [64, 64, 64]
+
+
+def test_steps_of_other_lengths(tmp_path):
+    """Steps have as many microbatches as `counts` says in turns; a save beside them neither fails nor stops them."""
+    spec = {"dp": 2, "steps": 4, "units": 1, "unit_s": 0.001, "counts": [3, 1]}
+    done = make(tmp_path, spec | {"faults": {"save": [{"at": [1], "mb": 1, "beside": 1, "busy": 0.01}]}})
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = pq.read_table(tmp_path / "tiny.parquet").to_pandas()
+    counts = rows[rows.optype == "forward-compute"].groupby(["step", "dp_rank"]).size()
+    assert counts.tolist() == [3, 3, 1, 1, 3, 3, 1, 1]
+
+
+def test_sorted_documents_come_with_the_longest_first(tmp_path):
+    """Microbatches cost less and less within a step where documents are sorted."""
+    docs = {"sigma": 1.0, "sort": 1}
+    job = recorded.Job(0, recorded.DEFAULTS | {"micro": 6, "faults": {"docs": [docs]}}, tmp_path)
+    job.begin_step(3)
+    assert job.costs == sorted(job.costs, reverse=True)
+    assert len({*job.costs}) > 1
+
+
+def test_noise_makes_a_compute_longer_forwards_or_backwards(tmp_path):
+    """Noise of chance 1 lengthens forwards and backwards of a microbatch, each by its own part."""
+    job = recorded.Job(0, recorded.DEFAULTS | {"faults": {"noise": [{"chance": 1, "x": 0.5}]}}, tmp_path)
+    job.begin_step(0)
+    forward, backward = job.seconds()
+    job.begin_microbatch(type("Chunk", (), {"place": 0}))
+    noisy = job.seconds()
+    assert noisy[0] > forward
+    assert noisy[1] > backward
+    assert noisy[0] / forward != noisy[1] / backward
+
+
+def test_a_card_is_slow_one_way(monkeypatch):
+    """A rate given for one way leaves the other end of the card as it is, and ends with the fault."""
+    said = []
+    monkeypatch.setattr(recorded, "limit", lambda *arguments: said.append(arguments))
+    fault = {"host": 1, "rate": "5mbit", "way": "out", "from": 2, "to": 4}
+    hands = recorded.Hands(recorded.DEFAULTS | {"faults": {"nic": [fault]}}, ["a", "b"], [], None)
+    for step in range(6):
+        hands._begin_step(step)
+    assert said == [("b", "5mbit", ["out"]), ("b", recorded.DEFAULTS["rate"], ["out"])]
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ NAMES = (
         "gpu-item-one",
     ),
     *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23", "half-old-d6", "first-mb-p23", "opt-f4"),
+    *("short-p41", "sorted-told-d3"),
 )
 
 
