@@ -54,9 +54,9 @@ THROTTLED_RATIO = 3.0
 PACE_QUANTILE = 0.9
 #: One failure explains two links that are slow alike at the same times; the odds of a second one beside it are not more.
 TWO_LINKS = 0.28
-#: Slow places of real jobs with nothing injected hold up to 0.75 of the lost seconds of the other half, those of real faults 0.85
-#: and more, of generated ones mostly 0.8: a toss-up up to there, and no doubt from there on.
-BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.75, 0.85, 0.495
+#: Slow places of real jobs with nothing injected hold up to 0.72 of the lost seconds of the other half, most of those of
+#: faults 0.8 and more: from a toss-up where the rule begins the doubt falls to none between them.
+BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, 0.495
 #: ... and transfers without a place are those of busy hosts where so much of the lost seconds is in steps with slow computes: 0.3
 #: and 0.4 of real ranks that waited for processors, 0 of real cards, up to 0.2 of generated ones.
 BUSY_SHARE, BUSY_WITHIN = 0.2, 0.1

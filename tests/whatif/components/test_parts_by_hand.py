@@ -499,7 +499,16 @@ def test_one_late_first_step_is_a_beginning() -> None:
 def test_a_worker_is_slow_more_often_than_its_peers(n_hits: tuple[int, ...], slow: bool) -> None:
     """Three times as often as the others' mean, and by more than five deviations of it."""
     hits = np.arange(30) < np.array(n_hits)[:, None]
-    assert _are_slow_often(hits).tolist() == [slow, False, False, False]
+    assert _are_slow_often(hits * 1.0, hits).tolist() == [slow, False, False, False]
+
+
+@pytest.mark.parametrize(("of_others", "n_others", "slow"), [(0.4, 3, True), (0.6, 1, True), (0.6, 3, False)])
+def test_others_count_that_are_about_as_slow_on_any_stage(of_others: float, n_others: int, *, slow: bool) -> None:
+    """A burst of three steps: the other rank has some, on the other stage; that of its own rank does not count."""
+    hits = np.zeros((2, 2, 30), dtype=bool)
+    hits[0, 0, :3] = hits[1, 0, :3] = hits[1, 1, 10 : 10 + 2 * n_others] = True
+    own = np.where(hits, np.array([1.0, of_others])[:, None], 0.0)
+    assert _are_slow_often(own, hits)[0, 0] == slow
 
 
 def test_lines_through_the_origin() -> None:
