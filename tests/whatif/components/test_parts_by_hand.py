@@ -502,7 +502,7 @@ def test_a_worker_is_slow_more_often_than_its_peers(n_hits: tuple[int, ...], slo
     assert _are_slow_often(hits * 1.0, hits).tolist() == [slow, False, False, False]
 
 
-@pytest.mark.parametrize(("of_others", "n_others", "slow"), [(0.4, 3, True), (0.6, 1, True), (0.6, 3, False)])
+@pytest.mark.parametrize(("of_others", "n_others", "slow"), [(0.4, 3, True), (0.6, 0, True), (0.6, 1, False)])
 def test_others_count_that_are_about_as_slow_on_any_stage(of_others: float, n_others: int, *, slow: bool) -> None:
     """A burst of three steps: the other rank has some, on the other stage; that of its own rank does not count."""
     hits = np.zeros((2, 2, 30), dtype=bool)
