@@ -389,29 +389,10 @@ def _compute_pace(blocks: list[Block]) -> Seconds:
     return np.concatenate(paces)
 
 
-def _begins_slowly(blocks: list[Block], first_step: int) -> bool:
-    """Say whether the first compute of each worker takes much longer in the first step than in any other."""
-    n_stages = max(len(np.unique(block.nodes.stage)) for block in blocks)
-    found, at = [], []
-    for block in blocks:
-        stages = np.unique(block.nodes.stage)
-        if len(stages) < n_stages:  # a damaged step
-            continue
-        own = of_types(block.nodes.op, DIRECTIONS) & (block.nodes.stage == stages[:, None])
-        begun_s = np.fmin.reduce(np.fmin.reduce(block.start_s, axis=1), axis=1)
-        firsts = np.where(own, begun_s, np.inf).argmin(axis=1)
-        found.append((block.end_s - block.start_s)[firsts])
-        at.append(block.steps == first_step)
-    seconds, is_first = np.concatenate(found, axis=1), np.concatenate(at)
-    longest_s = np.fmax.reduce(seconds[:, ~is_first], axis=1)
-    return bool(is_first.any() and np.all(seconds[:, is_first] > WARM_UP_RATIO * longest_s[:, None]))
-
-
 def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
     """Name the first steps where they are a warm-up: much longer than nearly all others.
 
-    In the middle of a job a first step whose computes are as short as ever is long for another reason. Where the job has just
-    started, the first step is one, too, if each worker's first compute takes much longer than in any later step.
+    In the middle of a job a first step whose computes are as short as ever is long for another reason.
     """
     steps = np.concatenate([block.steps for block in blocks]) if blocks else np.zeros(0, dtype=np.int64)
     if len(steps) < MIN_STEPS_FOR_WARM_UP:
@@ -425,11 +406,10 @@ def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
     long = length_s[:MAX_WARM_UP_STEPS] > WARM_UP_RATIO * usual
     if long[0] and steps[order][0] > LAST_START_UP_STEP:
         long &= _compute_pace(blocks)[order][:MAX_WARM_UP_STEPS] > WARM_UP_PACE
-    long[0] |= steps[order][0] <= LAST_START_UP_STEP and _begins_slowly(blocks, int(steps[order][0]))
     n_long = MAX_WARM_UP_STEPS if long.all() else int(long.argmin())
     if n_long:
         times = float(length_s[:n_long].max() / np.median(length_s[n_long:]))
-        # Of steps of two lengths most may be as long as the first, and one that begins slowly little longer than others.
+        # Of steps of two lengths most may be as long as the first: then the figure says nothing.
         longer = f" (up to {times:.1f} times the usual time)" if times > WARM_UP_RATIO else ""
         warnings.append(
             f"the first {n_long} steps are a warm-up{longer}: they count in the slowdown as in the paper, causes are sought "

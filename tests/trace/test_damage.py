@@ -266,21 +266,6 @@ def test_a_warm_up_step_is_named_and_kept(absolute: bool) -> None:
     assert trace.steps.tolist() == steps.tolist()
 
 
-@pytest.mark.parametrize(("first", "slow_stages", "is_warm_up"), [(1, 99, True), (1, 0, False), (5, 99, False)])
-def test_a_job_whose_first_forwards_take_long_warms_up(first: int, slow_stages: int, is_warm_up: bool) -> None:
-    """Where each worker of a job that has just started begins slowly, the first step is a warm-up, though little longer."""
-    shape = Shape(n_steps=10)
-    rows = random_job(shape, 4)
-    rows = rows.assign(step=rows.step - rows.step.min() + first)
-    begun = rows[(rows.step == first) & (rows.optype == "forward-compute") & (rows.stage <= slow_stages)]
-    begun = begun.sort_values("start_ts").groupby(["stage", "dp_rank"]).head(1)
-    longer = rows.duration.max()
-    rows = rows.assign(start_ts=rows.start_ts + np.where(rows.step == first, longer, 0.0))
-    rows.loc[begun.index, "start_ts"] -= longer
-    rows.loc[begun.index, "duration"] += longer
-    assert load(rows, shape.meta).warm_up_steps == ((first,) if is_warm_up else ())
-
-
 def test_a_slow_step_in_the_middle_is_no_warm_up() -> None:
     """Only the first step can be a warm-up."""
     shape = Shape(n_steps=10)
