@@ -111,7 +111,7 @@ def model_layers(analysis: Analysis, settings: Mapping[str, str], fix: str) -> L
     """Say what a layer costs.
 
     The setting `layers` is how many there are in all, or on each virtual stage; errors name the fix that asks. It is refused where
-    there is one stage, or the layers given do not fit the stages there are.
+    there is one stage, or two copies of the model, or the layers given do not fit the stages there are.
 
     Raises
     ------
@@ -123,6 +123,10 @@ def model_layers(analysis: Analysis, settings: Mapping[str, str], fix: str) -> L
     if n_stages < 2:
         return Refusal("the job has one pipeline stage: there is nothing to move between stages")
     positions = _find_positions(analysis, n_virtual)
+    if max(positions) >= n_virtual:
+        return Refusal(
+            "the job has two copies of its model, which run towards each other: no layer moves between stages alone"
+        )
     layers, assumptions = _count_layers(analysis, settings, fix, n_stages, n_virtual)
     if isinstance(layers, Refusal):
         return layers

@@ -34,14 +34,19 @@ def _describe(work: OtherWork, step_s: float) -> str:
 
 
 def describe_uneven(analysis: Analysis, where: Where) -> tuple[str, str]:
-    """Say which type is uneven, as a title and in a sentence; empty where none is."""
-    worst = max(analysis.others, key=lambda work: work.uneven_s, default=None)
-    if worst is None or not worst.uneven_s:
+    """Say which type is uneven, as a title and in a sentence; else which one others wait for, if there is any."""
+    worst = max(analysis.others, key=lambda work: (work.uneven_s, float(work.busy_s.max())), default=None)
+    if worst is None:
         return "", ""
     workers = [f"dp {worker.dp}, stage {worker.pp}" for worker in where.workers]
     on = f" on {' and '.join(workers)}" if 0 < len(workers) <= 2 else f" on {len(workers)} workers" if workers else ""
     how = f"take {write_ratio(worst.ratio, 2)} times as long as usual" if worst.ratio else "make some computes longer"
     name = _shorten(worst.name)
+    if not worst.uneven_s:
+        return (
+            f"unknown cause: workers wait for `{name}`",
+            f"workers wait for rows of the type `{name}` on others, and no rule says why",
+        )
     text = f"rows of the type `{name}`{on} {how}"
     return f"unknown cause: uneven `{name}`", f"{text}, and no rule says why"
 

@@ -10,13 +10,13 @@ late, follows as for recorded transfers: a transfer moves when its last end is t
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, P2P, Op, of_types
 from diagnose.model.placement import positions_of, stage_at
-from diagnose.model.trace import Block, Seconds
+from diagnose.model.trace import Block, Bools, Seconds
 
 #: The send and the recv of each direction, and from which stage on which the next waits.
 _WAYS = ((Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, 1), (Op.BACKWARD, Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1))
@@ -29,7 +29,8 @@ _Transfer = tuple[int, Op, Seconds, Seconds]
 #: pause, may be among them), to this part of a typical forward.
 BLOCKING_SHARE = 0.9
 TOLERANCE_SHARE = 0.02
-#: A compute that needs nothing from others begins late beyond this part of one; what was sent holds it up in so many cases.
+#: A compute whose input is there begins late beyond this part of one; what was sent holds it up in a step where it does
+#: so in this part of its cases.
 HOLDING_SHARE = 0.1
 HELD_SHARE = 0.2
 
@@ -121,14 +122,17 @@ class _Plan:
         nodes = self.block.nodes
         new: list[_Transfer] = []
         ready_s = dict(self.before_s)
+        holding = self._find_holding(blocking)
         for op, send, _, ahead in _WAYS:
             for n in self.computes[nodes.op[self.computes] == op].tolist():
                 if self._crosses(n, ahead):
-                    sent = self._sent_s(n, self._peer(n, ahead), blocking)
+                    sent = self._sent_s(n, self._peer(n, ahead), blocking, holding)
                     new.append((n, send, self.block.end_s[n], sent))
-                    following = self.next[n]
-                    if following is not None and self._kind(n) in blocking and self._in_turn(n, following):
+                    following, kind = self.next[n], self._kind(n)
+                    if following is not None and kind in blocking and self._in_turn(n, following):
                         ready_s[following] = sent
+                    elif following is not None and kind in holding:
+                        ready_s[following] = np.where(holding[kind], sent, ready_s[following])
         for op, _, recv, ahead in _WAYS:
             for n in self.computes[nodes.op[self.computes] == op].tolist():
                 if self._crosses(n, -ahead):
@@ -138,37 +142,45 @@ class _Plan:
                     new.append((n, recv, begun, np.maximum(self.block.start_s[n], begun) if moves else begun))
         return _extend(self.block, new)
 
-    def _sent_s(self, n: int, to: int | None, blocking: set[_Kind]) -> Seconds:
+    def _sent_s(self, n: int, to: int | None, blocking: set[_Kind], holding: Mapping[_Kind, Bools]) -> Seconds:
         """Say when what a compute sends is over.
 
         Of computes of both directions one sends and the next receives over the same link, in one batch. Between two of one
         direction a worker first sends, and then receives over another link; with interleaved chunks it does all at once.
         """
-        block, following = self.block, self.next[n]
+        block, following, kind = self.block, self.next[n], self._kind(n)
         ended: Seconds = block.end_s[n]
         if to is None:
             return ended
         arrived = block.start_s[to]
-        if following is not None and self._kind(n) not in blocking and self._holds_up(n, to, following):
-            arrived = np.minimum(arrived, block.start_s[following])
-        elif following is not None and self._kind(n) in blocking:
+        if following is not None and kind in holding:
+            arrived = np.where(holding[kind], np.minimum(arrived, block.start_s[following]), arrived)
+        elif following is not None and kind in blocking:
             gone_on = block.start_s[following]
             arrived = np.minimum(arrived, gone_on) if self._in_turn(n, following) else gone_on
         return np.asarray(np.maximum(arrived, ended))
 
-    def _holds_up(self, n: int, to: int, following: int) -> bool:
-        """Say whether what a compute sends holds up the next one where that needs nothing: weight gradients, or a first forward.
+    def _find_holding(self, blocking: set[_Kind]) -> dict[_Kind, Bools]:
+        """Find where what is sent holds up the next compute: one of weight gradients, or a forward whose input is there.
 
-        It does where that begins late, but not after the other end has what was sent.
+        It does in a step where that begins late in most cases, but not after the other end has what was sent.
         """
         block, nodes = self.block, self.block.nodes
-        is_first = nodes.op[following] == Op.FORWARD and nodes.stage[following] == 0
-        if self.is_interleaved or not (is_first or nodes.op[following] == Op.WEIGHT):
-            return False
-        tolerance_s = HOLDING_SHARE * float(np.nanmedian(block.end_s[n] - block.start_s[n]))
-        begun = block.start_s[following]
-        held = (begun - block.end_s[n] > tolerance_s) & (begun <= block.start_s[to] + tolerance_s)
-        return bool(np.count_nonzero(held) > HELD_SHARE * held.size)
+        held: dict[_Kind, list[Bools]] = {}
+        for n, following in self.next.items():
+            ahead = 1 if nodes.op[n] == Op.FORWARD else -1
+            to, kind = self._peer(n, ahead), self._kind(n)
+            if self.is_interleaved or to is None or following is None or kind in blocking:
+                continue
+            if nodes.op[following] in (Op.WEIGHT, nodes.op[n]):
+                tolerance_s = HOLDING_SHARE * float(np.nanmedian(block.end_s[n] - block.start_s[n]))
+                begun, ready = block.start_s[following], block.end_s[n]
+                source = None if nodes.op[following] == Op.WEIGHT else self._peer(following, -ahead)
+                if source is not None:
+                    ready = np.maximum(ready, block.end_s[source])
+                is_late = begun - ready > tolerance_s
+                held.setdefault(kind, []).append(is_late & (begun <= block.start_s[to] + tolerance_s))
+        return {kind: np.mean(cases, axis=0) > HELD_SHARE for kind, cases in held.items()}
 
     def _in_turn(self, n: int, following: int) -> bool:
         """Say whether a worker first sends what one compute made and then receives what the next needs."""

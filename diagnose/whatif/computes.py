@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from diagnose.model.optype import DIRECTIONS, Op, of_types
+from diagnose.model.placement import positions_of
 from diagnose.model.trace import Ints, Nodes, Seconds
 from diagnose.whatif.graph import split_nodes
 from diagnose.whatif.levels import take
@@ -53,6 +54,15 @@ def places_of(nodes: Nodes, computes: Ints, n_stages: int) -> Places:
     """Say where several computes stand in the arrays of `Breakdown`."""
     virtual = np.maximum(nodes.chunk[computes], 0) * n_stages + nodes.stage[computes]
     return np.searchsorted(COMPUTES, nodes.op[computes]), virtual, nodes.microbatch[computes]
+
+
+def find_last(observed: Sequence[Observed], n_stages: int) -> int:
+    """Say which virtual stage ends the model, and reads labels: of a V it is on the first stage."""
+    if not observed:
+        return n_stages - 1
+    nodes = observed[0].block.nodes
+    computes = find_computes(nodes)
+    return place_of(nodes, int(computes[positions_of(nodes)[computes].argmax()]), n_stages)[1]
 
 
 def gather_computes(observed: Sequence[Observed], n_stages: int) -> Seconds:

@@ -35,7 +35,8 @@ def fill_block(block: Block, graph: Graph) -> Block:
     if not gone.any():
         return block
     start_s, end_s = block.start_s.copy(), block.end_s.copy()
-    _copy_batches(block, start_s, end_s)
+    batches = find_all_batches(block)
+    _copy_batches(batches, start_s, end_s)
     known = dataclasses.replace(block, start_s=start_s.copy(), end_s=end_s.copy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a node missing in all lanes has no median: the type's is used
@@ -46,7 +47,7 @@ def fill_block(block: Block, graph: Graph) -> Block:
         for source in sources:
             waiters[source].append(node)
     compute = {int(op) for op in COMPUTE}
-    in_graph: set[int] = set()
+    batched, in_graph = {node for batch in batches for node in batch}, set[int]()
     for event in graph.events:
         in_graph.update(event.completes)
         if not np.isnan(start_s[list(event.members)]).any():
@@ -56,7 +57,7 @@ def fill_block(block: Block, graph: Graph) -> Block:
             (node,) = event.members
             _fill_compute(node, ready[node], own[node], waiters[node], start_s, end_s)
         else:
-            _fill_group(event, ready, own, start_s, end_s)
+            _fill_group(event, ready, own, waiters, batched, start_s, end_s)
         if block.absent is not None:
             for node in event.members:
                 start_s[node] = np.where(block.absent[node], ready[node], start_s[node])
@@ -72,9 +73,9 @@ def fill_block(block: Block, graph: Graph) -> Block:
     )
 
 
-def _copy_batches(block: Block, start_s: Seconds, end_s: Seconds) -> None:
+def _copy_batches(batches: list[tuple[int, ...]], start_s: Seconds, end_s: Seconds) -> None:
     """Give lost operations of a blocking batch the times of those of the batch that were recorded."""
-    for batch in find_all_batches(block):
+    for batch in batches:
         first, last = np.fmax.reduce(start_s[list(batch)]), np.fmax.reduce(end_s[list(batch)])
         for node in batch:
             start_s[node] = np.where(np.isnan(start_s[node]), first, start_s[node])
@@ -89,35 +90,52 @@ def _ready(node: int, graph: Graph, end_s: Seconds, block: Block, delay: float) 
     return after + (delay if block.absent is None else np.where(block.absent[node], 0.0, delay))
 
 
+def _bound(waiters: list[int], start_s: Seconds) -> Seconds:
+    """Say when what waits for an operation began, at the earliest; infinite where none was recorded."""
+    return np.asarray(np.fmin.reduce([np.full(start_s.shape[1:], np.inf), *(start_s[waiter] for waiter in waiters)]))
+
+
 def _fill_compute(node: int, ready: Seconds, own: float, waiters: list[int], start_s: Seconds, end_s: Seconds) -> None:
     """Fill a lost compute: it ended before anything that waited for it and was recorded."""
     gone = np.isnan(start_s[node])
-    bound = np.full(ready.shape, np.inf)
-    for waiter in waiters:
-        bound = np.fmin(bound, start_s[waiter])
-    end = np.minimum(ready + own, bound)
+    end = np.minimum(ready + own, _bound(waiters, start_s))
     end_s[node] = np.where(gone, end, end_s[node])
     start_s[node] = np.where(gone, np.minimum(ready, end), start_s[node])
 
 
-def _fill_group(event: Event, ready: dict[int, Seconds], own: list[float], start_s: Seconds, end_s: Seconds) -> None:
-    """Fill the lost members of a pair or collective from those that were recorded."""
+def _fill_group(
+    event: Event,
+    ready: dict[int, Seconds],
+    own: list[float],
+    waiters: list[list[int]],
+    batched: set[int],
+    start_s: Seconds,
+    end_s: Seconds,
+) -> None:
+    """Fill the lost members of a pair or collective from those that were recorded.
+
+    A member ends with its batch, which may be long after all have moved: the quickest of them says how long they move, and the
+    others end when they usually do, and before what waited for them.
+    """
     members = list(event.members)
     starts, ends = start_s[members], end_s[members]  # (n_members, n_steps, n_dp)
     axes: tuple[int, ...] = (0, 2) if event.across_dp else (0,)
     together = np.broadcast_to(nan_median(ends, axis=axes, keepdims=True), ends.shape)
     latest = np.broadcast_to(np.fmax.reduce(starts, axis=axes, keepdims=True), ends.shape)
     begun = np.stack([ready[node] for node in members])
-    moved = begun.max(axis=axes, keepdims=True)
+    took = min(own[node] for node in members)
+    usual_end = np.broadcast_to(begun.max(axis=axes, keepdims=True), ends.shape) + took
     for at, node in enumerate(members):
         gone = np.isnan(starts[at])
         nobody = np.isnan(together[at])  # no member was recorded: the group moves when its last member is ready
-        usual_end = np.broadcast_to(moved, ends.shape)[at] + own[node]
-        all_waited = latest[at] < together[at] - WAITED_RATIO * own[node]
-        last_start = together[at] - own[node]
+        all_waited = latest[at] < together[at] - WAITED_RATIO * took
+        last_start = together[at] - took
         start = np.where(all_waited, last_start, np.minimum(begun[at], last_start))
-        start_s[node] = np.where(gone, np.where(nobody, begun[at], start), starts[at])
-        end_s[node] = np.where(gone, np.where(nobody, usual_end, together[at]), ends[at])
+        beside_batch = node not in batched and not batched.isdisjoint(members)
+        ended = np.minimum(together[at], usual_end[at]) if beside_batch else together[at]
+        end = np.minimum(np.where(nobody, usual_end[at], ended), _bound(waiters[node], start_s))
+        end_s[node] = np.where(gone, end, ends[at])
+        start_s[node] = np.where(gone, np.minimum(np.where(nobody, begun[at], start), end), starts[at])
 
 
 def _usual(block: Block, times: OfNodes) -> list[float]:

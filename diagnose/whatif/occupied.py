@@ -352,8 +352,8 @@ class Keys:
 
     @classmethod
     def of(cls, block: Block) -> "Keys":
-        """Make room for the times of a block."""
-        return cls.over(block, float(np.nanmin(block.start_s)), float(np.nanmax(block.end_s)))
+        """Make room for the times of a block, from where its steps begin: rows may come before all operations."""
+        return cls.over(block, min(float(np.nanmin(block.start_s)), 0.0), float(np.nanmax(block.end_s)))
 
     @classmethod
     def over(cls, block: Block, first_s: float, last_s: float) -> "Keys":

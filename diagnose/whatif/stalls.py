@@ -22,7 +22,7 @@ from diagnose.whatif.components.input_delay import attribute_to_input
 from diagnose.whatif.components.malloc_pause import attribute_to_allocator
 from diagnose.whatif.components.step import attribute_to_plan
 from diagnose.whatif.components.worker import attribute_to_workers
-from diagnose.whatif.computes import Place, iterate_blocks, list_computes, place_of
+from diagnose.whatif.computes import Place, find_last, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import attribute_by_rows, attribute_to_others
 from diagnose.whatif.observed import Observed
 
@@ -98,7 +98,17 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     if steps is None:
         steps = np.arange(inside_s.shape[3])
     follow = tuple(_list_followers(observed, n_stages))
-    all_stalls = LongStalls(stalls, share > 0, np.isfinite(work_s), share, n_stages, steps, follow, reads_input)
+    all_stalls = LongStalls(
+        stalls,
+        share > 0,
+        np.isfinite(work_s),
+        share,
+        n_stages,
+        steps,
+        follow,
+        reads_input,
+        find_last(observed, n_stages),
+    )
     _attribute_by_place(all_stalls)
     job_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
     attribute_planned_collections(stalls, steps, job_s, n_stages)

@@ -16,7 +16,7 @@ from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.period import MIN_HITS, find_period
 from diagnose.numerics.robust import median
 from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, EXPLAINED_SHARE
-from diagnose.whatif.computes import COMPUTES, iterate_blocks, list_computes, place_of
+from diagnose.whatif.computes import COMPUTES, find_last, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import CHUNK_ROWS, COVERED_SHARE, SAYS
 from diagnose.whatif.levels import stack
 from diagnose.whatif.observed import Observed
@@ -100,7 +100,7 @@ def attribute_delays(
         _follow_rows(o, delays, opening, latest)
         found.append(delays)
     if reads_input is not False:
-        _ask_places(observed, found, n_stages, _list_readers(evidence, n_stages))
+        _ask_places(observed, found, n_stages, _list_readers(evidence, find_last(observed, n_stages) % n_stages))
     return tuple(found)
 
 
@@ -278,10 +278,10 @@ def _follow_rows(o: Observed, delays: Delays, opening: Sequence[Opening], latest
                 delays.assign(node, held, kinds, said_s, by_row=True, of_other=True)
 
 
-def _list_readers(evidence: Evidence, n_stages: int) -> list[int]:
-    """List the stages that read data: those with rows that say so, else the first and the last, for labels."""
+def _list_readers(evidence: Evidence, last: int) -> list[int]:
+    """List the stages that read data: those with rows that say so, else the first and that of the model's end, for labels."""
     told = np.unique(evidence.stage[evidence.op == Op.DATA_LOAD]).tolist()
-    return told or sorted({0, n_stages - 1})
+    return told or sorted({0, last})
 
 
 def _ask_places(observed: Sequence[Observed], delays: Sequence[Delays], n_stages: int, readers: Sequence[int]) -> None:

@@ -302,5 +302,7 @@ def test_the_most_uneven_type_is_named(workers: Any, ratio: float | None, text: 
     assert text in said
     for n, name in ((60, "n" * 60), (61, "n" * 59 + "…")):
         assert describe_uneven(SimpleNamespace(others=[other("n" * n, [1.0], 0.5)]), Where())[0].endswith(f"`{name}`")
-    assert describe_uneven(SimpleNamespace(others=[other("z", [1.0])]), Where()) == ("", "")
+    waits = describe_uneven(SimpleNamespace(others=[other("z", [1.0]), other("y", [2.0])]), Where())
+    assert waits[0] == "unknown cause: workers wait for `y`"
+    assert "rows of the type `y` on others" in waits[1]
     assert describe_uneven(SimpleNamespace(others=[]), Where()) == ("", "")

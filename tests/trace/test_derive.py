@@ -107,3 +107,25 @@ def test_interleaved_workers_that_do_not_block_tell_no_network_fault() -> None:
     assert not are_told
     assert len(times(block, Op.FORWARD_SEND, 1)) == 4
     assert pytest.approx(0.0) == block.end_s[block.nodes.op == Op.FORWARD_RECV].min()
+
+
+#: When each of three stages begins four forwards, as usual and where messages over the second link hold up their sender for 3 s.
+USUAL_S = ((0.0, 1.0, 2.0, 3.0), (1.0, 2.0, 3.0, 4.0), (2.0, 3.5, 5.0, 6.5))
+HELD_S = ((0.0, 1.0, 2.0, 3.0), (1.0, 5.0, 9.0, 13.0), (5.0, 9.0, 13.0, 17.0))
+FORWARDS_S = np.repeat([1.0, 1.0, 1.5], 4)
+
+
+@pytest.mark.parametrize("n_held", [1, 3, 12])
+def test_what_holds_up_its_sender_is_no_slow_link_before_it(n_held: int) -> None:
+    """Where what a worker sends holds up its next forward, the input of that has long been there; in few steps as in many."""
+    stage, microbatch = np.repeat([0, 1, 2], 4), np.tile([0, 1, 2, 3], 3)
+    nodes = Nodes(np.full(12, Op.FORWARD), stage, microbatch, microbatch, np.zeros(12, dtype=np.int64))
+    start_s = np.stack([np.ravel(HELD_S if step < n_held else USUAL_S) for step in range(12)], axis=1)[..., None]
+    (block,), _ = derive_transfers((Block(np.arange(12), nodes, start_s, start_s + FORWARDS_S[:, None, None]),))
+
+    def lasts(op: Op, at: int) -> list[float]:
+        return [end - start for start, end in times(block, op, at)]
+
+    assert lasts(Op.FORWARD_SEND, 1)[:3] == [3.0, 3.0, 3.0]
+    assert lasts(Op.FORWARD_RECV, 2)[1:] == [2.5, 2.5, 2.5]
+    assert lasts(Op.FORWARD_RECV, 1)[1:] == [0.0, 0.0, 0.0]

@@ -12,6 +12,7 @@ from diagnose.whatif.batches import SampledLanes, find_batches
 from diagnose.whatif.dependencies import build_graph
 from diagnose.whatif.fill import fill_block
 from diagnose.whatif.observed import measure_filled, observe
+from diagnose.whatif.replay import replay
 from diagnose.whatif.scenarios import prepare, typical_start
 from tests.jobs import Shape, hand_job, load, random_job
 from tests.judge.cases import make
@@ -155,6 +156,19 @@ def test_a_lost_member_of_a_batch_has_the_times_of_the_batch(blocking: Trace) ->
                 assert found.filled is not None
                 assert np.argwhere(found.filled).tolist() == [[lost, 2, 1]]
     assert n_batches > 0
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_worker_lost_beside_batches_does_not_make_the_step_longer(stage: int) -> None:
+    """What a blocking call sends is there long before the call is over: it waits for the backward, too."""
+    trace = load(make(JobSpec(pp=4, dp=2, microbatches=1, steps=6, schedule="gpipe", p2p="blocking", seed=5)).trace)
+    (block,) = trace.blocks
+    start_s, end_s = block.start_s.copy(), block.end_s.copy()
+    start_s[block.nodes.stage == stage, 2, 1] = end_s[block.nodes.stage == stage, 2, 1] = np.nan
+    damaged = dataclasses.replace(trace, blocks=(dataclasses.replace(block, start_s=start_s, end_s=end_s),))
+    ((whole,), *_), ((filled,), *_) = (observe(one, prepare(one)) for one in (trace, damaged))
+    recorded_s, replayed_s = (replay(o.graph, o.own, o.delay)[:, 0] for o in (whole, filled))
+    assert replayed_s == pytest.approx(recorded_s, rel=0.02)
 
 
 def test_a_worker_without_rows_counts_however_large_the_job() -> None:

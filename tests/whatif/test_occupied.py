@@ -99,7 +99,9 @@ def said(diagnosis: Diagnosis) -> list[str]:
 
 
 @pytest.mark.parametrize("first_only", [False, True], ids=["each", "first"])
-@pytest.mark.parametrize("op", [Op.FORWARD, Op.BACKWARD, Op.FORWARD_SEND, Op.REDUCE_SCATTER, Op.OPTIMIZER])
+@pytest.mark.parametrize(
+    "op", [Op.ALL_GATHER, Op.FORWARD, Op.BACKWARD, Op.FORWARD_SEND, Op.REDUCE_SCATTER, Op.OPTIMIZER]
+)
 def test_work_of_an_unknown_type_is_nobodys_fault(op: Op, first_only: bool) -> None:
     """What all workers do in each step stays where it is: it is named, and no time is lost to it."""
     found = measure(recorded(add_work(compose(SPEC), 0.1, op, first_only=first_only)))

@@ -1,8 +1,11 @@
 """Pipelines whose stages hold chunks from both ends of the model, and workers that compute a forward beside a backward."""
 
 import dataclasses
+import itertools
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from diagnose.faults.fault import Fault
@@ -12,13 +15,15 @@ from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.fixes.layers import model_layers
 from diagnose.model.optype import Op
 from diagnose.model.placement import match_transfers, stage_at
+from diagnose.model.remedy import Refusal
 from diagnose.model.trace import Nodes
 from diagnose.trace.placement import find_positions
 from diagnose.whatif.overlaps import chain_beside, find_overlaps
 from diagnose.whatif.variants import measure_variants
-from tests.jobs import load
+from tests.jobs import load, to_table
 from tests.judge.cases import measure
 
 V = JobSpec(pp=4, vpp=2, dp=4, microbatches=10, steps=12, schedule="zb-v", p2p="asynchronous", seed=4)
@@ -82,6 +87,43 @@ def test_what_waits_for_a_very_slow_worker_is_given_back(spec: JobSpec, slowdown
     (cause,) = measure(job.trace).diagnosis.causes
     assert cause.cause == "worker-fault"
     assert cause.recoverable == pytest.approx(job.truth.faults[0].recoverable, abs=0.02)
+
+
+def run_two_copies(slowdown: float) -> pa.Table:
+    """Run two copies of a model towards each other on four stages: half of the microbatches enters at either end."""
+    n_stages, n_each, rng = 4, 4, np.random.default_rng(3)
+    rows = []
+    for step, dp in itertools.product(range(8), range(2)):
+        at, ends = [float(step)] * n_stages, dict[tuple[int, int, int, int], float]()
+        every = itertools.product(range(2), range(n_each), range(2), range(n_stages))
+        # All forwards, then all backwards, each in waves from both ends.
+        for part, i, copy, k in sorted(
+            every, key=lambda c: (c[0], c[1] + (n_stages - 1 - c[3] if c[0] else c[3]), c[2])
+        ):
+            stage = n_stages - 1 - k if copy else k
+            needs = ends.get((part, i, copy, k + 1 if part else k - 1), ends.get((0, i, copy, k), 0.0))
+            took = 0.03 * (1 + part) * float(rng.lognormal(0.0, 0.01)) * (slowdown if (dp, stage) == (1, 2) else 1.0)
+            start = max(at[stage], needs) + 1e-4
+            at[stage] = ends[part, i, copy, k] = start + took
+            rows.append(
+                (dp, stage, step, f"{('forward', 'backward')[part]}-compute", start, took, i + n_each * copy, copy)
+            )
+    columns = ["dp_rank", "stage", "step", "optype", "start_ts", "duration", "mb_id", "mc"]
+    found = pd.DataFrame(rows, columns=columns)
+    found["seq_id"] = found.groupby(["dp_rank", "stage", "step", "optype"]).cumcount()
+    return to_table(
+        found, {"job_id": "copies", "dp_size": 2, "pp_size": n_stages, "tp_size": 1, "cp_size": 1, "world_size": 8}
+    )
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.5])
+def test_two_copies_that_run_towards_each_other(slowdown: float) -> None:
+    """The replay is exact, a slow worker is named, and no layer is moved: what is on one stage is on another one, too."""
+    m = measure(run_two_copies(slowdown))
+    assert m.gains.replayed_s == pytest.approx(m.gains.recorded_s, rel=0.005)
+    named = [(cause.cause, [(w.dp, w.pp) for w in cause.where.workers]) for cause in m.diagnosis.causes]
+    assert named == ([("worker-fault", [(1, 2)])] if slowdown > 1.0 else [])
+    assert isinstance(model_layers(m.analysis, {}, "schedule"), Refusal)
 
 
 def test_lost_rows_of_two_names() -> None:

@@ -18,7 +18,7 @@ from diagnose.numerics.robust import lower_median
 from diagnose.report import words
 from diagnose.whatif.components.transfer import TransferPart
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.slow_places import _find_innocent, list_ways, pair_seconds
+from diagnose.whatif.slow_places import _find_innocent, _Lost, _repeat_places, list_ways, pair_seconds
 from tests.judge.cases import Measured, causes, measure
 
 RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
@@ -300,3 +300,17 @@ def test_a_link_that_is_quick_alone_is_innocent() -> None:
     alone_s[0, :2, 1] = 1.0, 10.0
     innocent = _find_innocent(ways, alone_s)
     assert innocent[0, 0, 1] and not innocent[0, 1, 1] and not innocent[:, :, 0].any()
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "repeats"),
+    [((3, 2, 4, 130, 2, 1, 3, 5), False), ((3, 2, 4, 130, 2, 110, 3, 5), True), ((130, 2, 4, 90, 2, 1, 60, 5), True)],
+)
+def test_one_late_step_repeats_nothing(late_ms: tuple[int, ...], repeats: bool) -> None:
+    """Beside it one link has the ordinary variation of a busy host, which is no second time; of two or three such steps it is."""
+    ways = np.zeros((2, 3, 1, len(late_ms)))
+    ways[0, 1, 0] = late_ms
+    exists, no_groups = np.ones((2, 3, 1), dtype=bool), np.zeros(3, dtype=bool)
+    lost = _Lost(ways, np.zeros((3, len(late_ms))), exists, no_groups, np.arange(len(late_ms)), 20.0, 20.0, 0.5, None)
+    share = _repeat_places(lost, ways.sum(axis=(0, 1, 2)))
+    assert (share is not None and share > 0.8) == repeats

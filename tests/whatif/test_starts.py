@@ -9,7 +9,7 @@ from diagnose.faults.checkpoint_stall import CheckpointStall
 from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.generate import generate
 from diagnose.faults.planned_work import PlannedWork
-from diagnose.faults.spec import JobSpec
+from diagnose.faults.spec import JobSpec, Schedule
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.stalls import StallKind
 from tests.judge.cases import diagnose_table, measured
@@ -53,6 +53,17 @@ def test_labels_are_input_too(where: str) -> None:
     assert said(diagnosis) == ["data-loading"]
     assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
     assert {(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers} == {(1, 0), (1, 3)}
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-v", "dualpipev"])
+def test_labels_are_read_where_the_model_ends(schedule: Schedule) -> None:
+    """Of a V the first worker holds the end of the model, too, and waits for labels in that chunk."""
+    spec = JobSpec(pp=4, vpp=2, dp=2, microbatches=8, steps=12, schedule=schedule, evidence=False, seed=3)
+    diagnosis, recoverable = found(
+        spec, DataLoading(onset=4, wait_ratio=20.0, where="inside", late_share=0.4, reads_last=True)
+    )
+    assert said(diagnosis) == ["data-loading"]
+    assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
 
 
 def test_rows_before_the_first_operation_say_what_lies_between_steps() -> None:

@@ -42,6 +42,8 @@ class LongStalls:
         Whether any worker reads data; None where nobody says.
     follow : sequence of (slice, Place, Place)
         Backwards and weight gradients, each with the forward that its worker runs right before it, in some steps.
+    last : int
+        The virtual stage that ends the model; -1: the last one.
     """
 
     stalls: Stalls
@@ -52,6 +54,7 @@ class LongStalls:
     steps: Ints
     follow: Sequence[tuple[slice, Place, Place]]
     reads_input: bool | None = None
+    last: int = -1
 
     @property
     def in_time(self) -> Ints:

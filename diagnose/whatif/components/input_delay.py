@@ -75,13 +75,14 @@ class _Reader:
 
 
 def _find_readers(found: LongStalls) -> list[int]:
-    """List the virtual stages that read data: the first, and the last, for labels, where its forwards stall as the first's do."""
-    last, long = found.long.shape[1] - 1, found.long
+    """List the virtual stages that read data: the first, and what ends the model, for labels, where it stalls as the first does."""
+    long = found.long
+    last = found.last % long.shape[1]
     if found.n_stages == 1 or not long[0, last].any():
         return [0]
     # What is known to wait, of another size or by rows, reads data all the same.
     long = long | (found.stalls.inside == StallKind.INPUT) | (found.stalls.before == StallKind.INPUT)
-    middle = list(range(1, found.n_stages - 1))
+    middle = [v for v in range(1, found.n_stages) if v != last % found.n_stages]
     for only_first in (True, False):
         pick = slice(0, 1) if only_first else slice(None)
         usual = max(

@@ -20,7 +20,7 @@ DRAWN_DEVIATIONS = 4.0
 #: Slow steps have more work where tokens explain this part of what they take longer.
 MORE_WORK_SHARE = 0.5
 #: Fewer workers than this do nothing together.
-MIN_TOGETHER = 4
+MIN_TOGETHER = 3
 
 
 class StepPart(Part):
@@ -81,7 +81,7 @@ def attribute_to_plan(found: LongStalls) -> None:
     by_worker: Bools = np.any(by_chunk, axis=0)  # (n_stages, n_microbatches, n_steps, n_dp)
     at_once = by_worker.sum(axis=(0, 3))  # (n_microbatches, n_steps): workers
     by_step = at_once.max(axis=0)
-    planned = by_step >= TOGETHER_SHARE * n_workers
+    planned = by_step >= max(TOGETHER_SHARE * n_workers, MIN_TOGETHER)
     planned &= by_step > median(by_step) + TOGETHER_SHARE / 2 * n_workers
     if not planned.any():
         return

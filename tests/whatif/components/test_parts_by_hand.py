@@ -173,11 +173,13 @@ def test_most_collections_are_those_of_the_plan(elsewhere_s: float, planned: boo
     assert kinds[0, 0, 0, 1, 0] == StallKind.COLLECTION
 
 
-@pytest.mark.parametrize(("n_dp", "kind"), [(3, 0), (4, StallKind.PLANNED)])
-def test_four_workers_do_something_together(n_dp: int, kind: int) -> None:
-    """What all have at a period in the same microbatch is planned; at none it is together."""
+@pytest.mark.parametrize(
+    ("n_dp", "n_quiet", "kind"), [(2, 0, 0), (3, 0, StallKind.PLANNED), (3, 1, 0), (4, 1, StallKind.PLANNED)]
+)
+def test_three_workers_do_something_together(n_dp: int, n_quiet: int, kind: int) -> None:
+    """What all have at a period in the same microbatch, or three of four, is planned; at none it is together."""
     long = np.zeros((2, 1, 4, 12, n_dp), dtype=bool)
-    long[0, 0, 2, ::3] = True
+    long[0, 0, 2, ::3, n_quiet:] = True
     for at, expected in (
         (long, kind),
         (np.roll(long, 1, axis=3) & (np.arange(12) == 4)[:, None], kind and StallKind.TOGETHER),
