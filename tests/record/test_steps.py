@@ -342,6 +342,26 @@ def test_how_the_loader_and_the_allocator_are_set_up(tmp_path, monkeypatch):
     assert said["alloc_conf"] == "max_split_size_mb:128"
 
 
+def test_the_start_of_an_epoch(tmp_path):
+    """What a loader does before its first batch (workers that start, a shuffle of millions) is a wait for input, too."""
+
+    class Shuffled(torch.utils.data.SequentialSampler):
+        def __iter__(self):
+            time.sleep(0.02)
+            return super().__iter__()
+
+    training = Training()
+    loader = torch.utils.data.DataLoader(Batches(2), batch_size=None, sampler=Shuffled(range(2)))
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for _ in range(3):
+            for batch in loader:
+                training.step(batch)
+    waited_s = rows_of(tmp_path, "data-load").set_index("step").duration
+    assert waited_s.index.tolist() == list(range(6)), "one wait a step"
+    assert (waited_s[::2] >= 0.02).all() and waited_s[1::2].min() < 0.02
+
+
 def test_no_optimizer_that_is_seen(tmp_path, caplog, monkeypatch):
     """Where steps are to be found by an optimizer and none runs, the recording ends with a warning that says what to do."""
     monkeypatch.setattr("diagnose.record.log.MAX_COMPUTES", 10)
