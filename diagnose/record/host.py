@@ -8,7 +8,6 @@ import gc
 import sys
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from diagnose.model.optype import Op
@@ -62,7 +61,7 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
     from torch.utils.data import dataloader
 
     #: The iterator that was made last for the training, and from when until when.
-    made: Callable[[], Any] = lambda: None
+    made: weakref.ref[Any] | None = None
     made_ns = 0, 0
 
     def making(source: Any) -> int | None:
@@ -88,7 +87,7 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
         log.reads = True
         log.training_input = weakref.ref(source)
         now = time.perf_counter_ns()
-        is_first, made = made() is source, lambda: None
+        is_first, made = made is not None and made() is source, None
         return made_ns[0] if is_first and now - made_ns[1] < SHORT_BREAK_NS else now
 
     def after(start: int | None, _batch: Any) -> None:

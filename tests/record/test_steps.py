@@ -213,6 +213,18 @@ def test_optimizers_in_turns(tmp_path):
     assert steps_of(tmp_path) == {0: alone, 1: alone, 2: both, 3: both, 4: both}
 
 
+def test_one_training_after_another(tmp_path):
+    """Nobody waits for the optimizer of a training that is over (folds, a search of parameters): steps are as long as before."""
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for _ in range(2):
+            training = Training()
+            for _ in range(3):
+                training.step(torch.ones(2))
+            del training
+    assert steps_of(tmp_path) == {n: [FORWARD, BACKWARD, OPTIMIZER] for n in range(6)}
+
+
 def test_an_optimizer_a_weight(tmp_path):
     """Where each weight has its optimizer, which runs within the backward, that is part of the backward."""
     training = Training()
