@@ -92,7 +92,7 @@ class Autograd:
         log = self.log
         if log.driver or log.current is not None or log.step is None:
             return
-        self.forward = log.begin(Op.FORWARD, log.step.n_backwards)
+        self.forward = log.begin_given(Op.FORWARD, log.step.n_backwards)
 
     def before_replica(self, module: Any, *_args: Any, **_kwargs: Any) -> bool:
         """Begin a forward of DDP, whose backward will reduce gradients unless it is told not to."""

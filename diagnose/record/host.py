@@ -64,13 +64,16 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
     made: weakref.ref[Any] | None = None
     made_ns = 0, 0
 
-    def making(source: Any) -> int | None:
+    def is_waited_for(source: Any) -> bool:
         if log.is_outside():
-            return None
+            return False  # read ahead by another thread: the training does not wait
         if log.evaluates(source):
             log.note_evaluation()
-            return None
-        return time.perf_counter_ns()
+            return False
+        return True
+
+    def making(source: Any) -> int | None:
+        return time.perf_counter_ns() if is_waited_for(source) else None
 
     def after_making(start: int | None, iterator: Any) -> None:
         nonlocal made, made_ns
@@ -79,10 +82,7 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
 
     def before(source: Any) -> int | None:
         nonlocal made
-        if log.is_outside():
-            return None  # read ahead by another thread: the training does not wait
-        if log.evaluates(source):
-            log.note_evaluation()
+        if not is_waited_for(source):
             return None
         log.reads = True
         log.training_input = weakref.ref(source)
@@ -94,10 +94,7 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
         if start is None:
             return
         now = time.perf_counter_ns()
-        if now - start >= SHORT_WAIT_NS:
-            log.pause(Op.DATA_LOAD, start, now)
-        elif log.inside.on and log.current is None:
-            log.idle_since = log.clock.now()
+        log.batch_came(start, now, is_row=now - start >= SHORT_WAIT_NS)
 
     def ended() -> None:
         if log.evaluation is not None:
