@@ -115,6 +115,21 @@ def test_what_is_computed_before_the_model(tmp_path, one_rank, follows, from_loa
     assert len(forwards) == 3 and (forwards.duration.min() >= 0.02) == from_loader
 
 
+def test_a_barrier_before_the_model(tmp_path, one_rank):
+    """What ranks wait for each other after their batches came is no work of the forward."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for batch in torch.utils.data.DataLoader(Slow(), batch_size=None):
+            time.sleep(0.02)
+            torch.distributed.barrier()
+            model(batch * torch.ones(2)).sum().backward()
+            optimizer.step()
+    rows = read(tmp_path / "trace")
+    assert rows[(rows.optype == "forward-compute") & (rows.step > 0)].duration.min() < 0.02
+
+
 def test_a_step_without_wrappers(tmp_path):
     """A plain loop has a forward and a backward a call of `backward`, one after the other, and an optimizer."""
     weight = torch.ones(2, requires_grad=True)
