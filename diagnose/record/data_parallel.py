@@ -141,9 +141,8 @@ class Autograd:
             assert log.idle_since is not None
             forward = Compute(Op.FORWARD, number, 0, log.idle_since)
             log.step.computes.append(forward)
-        log.end(forward)
         self.forward = None
-        return log.begin(Op.BACKWARD, number)
+        return log.begin(Op.BACKWARD, number, mark=log.end(forward))
 
     def _queue(self, *_grads: Any) -> None:
         """Have autograd say when it has nothing left to run."""

@@ -250,12 +250,12 @@ class Log:
         self.in_transfer = False
         self.pending.clear()
 
-    def begin(self, op: Op, microbatch: int, virtual: int = 0) -> Compute:
-        """Begin a compute."""
+    def begin(self, op: Op, microbatch: int, virtual: int = 0, mark: Mark | None = None) -> Compute:
+        """Begin a compute, now or at a mark."""
         assert self.step is not None
         if self.evaluation is not None:
             self.end_evaluation()
-        compute = Compute(op, microbatch, virtual, self.clock.now())
+        compute = Compute(op, microbatch, virtual, self.clock.now() if mark is None else mark)
         self.step.computes.append(compute)
         if len(self.step.computes) > MAX_COMPUTES:
             raise RuntimeError(
@@ -276,16 +276,15 @@ class Log:
     def begin_given(self, op: Op, microbatch: int) -> Compute:
         """Begin a compute where its batch came from a loader: what lies between (a teacher, a copy to the GPU) is work on it."""
         self.end_evaluation()
-        compute = self.begin(op, microbatch)
-        if self.reads and self.given_since is not None and self.given_since is self.idle_since:
-            compute.start = self.given_since
-        return compute
+        is_given = self.reads and self.given_since is self.idle_since
+        return self.begin(op, microbatch, mark=self.given_since if is_given else None)
 
-    def end(self, compute: Compute) -> None:
-        """End a compute."""
-        compute.end = self.idle_since = self.clock.now()
+    def end(self, compute: Compute) -> Mark:
+        """End a compute; gives when that was."""
+        compute.end = self.idle_since = mark = self.clock.now()
         if self.current is compute:
             self.current = None
+        return mark
 
     def launch(self, transfer: Transfer | None, works: Any = None) -> None:
         """Note a transfer that has been launched, where a hook saw it, and look for its end where its works are waited for."""
