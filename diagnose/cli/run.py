@@ -161,8 +161,8 @@ def _report(folder: Path, files: set[Path], given: dict[str, Any]) -> None:
     if not files:
         print_message(
             "warning",
-            f"nothing was recorded in {folder}: no process of the command trained with torch, or all of them run with a "
-            "PYTHONPATH of their own (`diagnose run --env` says what must be in it) or with `python -I`",
+            f"nothing was recorded in {folder}: no process of the command made one of torch's optimizers, or all of them run with "
+            "a PYTHONPATH of their own (`diagnose run --env` says what must be in it) or with `python -I`",
         )
         return
     page = {"html": str(folder / "diagnosis.html"), "json": str(folder / "diagnosis.json")}

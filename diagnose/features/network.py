@@ -34,8 +34,8 @@ READS_AS = {
     "network.two_links": "how probable it is that two slow links of a worker are so by themselves, not by its card, where both "
     "are slow alike, at the same times, and no collective through the card says it; 0 where one does, or no card is named",
     "network.chance_doubt": "how probable it is that slow places, or times, are those of busy hosts by chance: they hold little "
-    "more than half of the lost seconds of the other half, or have no place, and computes of the same steps are slow, too; 0 where "
-    "they hold far more; misleads in jobs of few steps",
+    "more than half of the lost seconds of the other half, or have no place, and computes of these steps are slow, too, or there "
+    "was one such step alone, as where a process was paused; 0 where they hold far more; misleads in jobs of few steps",
     "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
     "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
@@ -104,10 +104,11 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
     nearness = 0.0 if repeats is None else float(np.clip((NO_CHANCE - repeats) / (NO_CHANCE - BY_CHANCE), 0.0, 1.0))
     everywhere = transfers.slow is not None and transfers.slow.in_time
     busy = _share_of_slow_steps(transfers, breakdown)
-    found["network.chance_doubt"] = Feature(
-        CHANCE_DOUBT * max(nearness, float(np.clip((busy - BUSY_SHARE) / BUSY_WITHIN, 0.0, 1.0)))
-    )
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
+    once = apart is not None and steps_share is not None and round(steps_share * len(breakdown.steps)) <= 1
+    found["network.chance_doubt"] = Feature(
+        CHANCE_DOUBT * max(nearness, float(once), float(np.clip((busy - BUSY_SHARE) / BUSY_WITHIN, 0.0, 1.0)))
+    )
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)
     found["network.slow_computes"] = Feature(busy) if everywhere else Feature.missing("slow transfers have places")

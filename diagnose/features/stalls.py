@@ -368,10 +368,17 @@ def _told_of_input(breakdown: Breakdown) -> Bools:
 
 
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
-    """Say since when stalls of one kind are there, from the first sign of them on."""
+    """Say since when stalls of one kind are there, from the first sign of them on.
+
+    What all workers wait for after a step counts as well; after the last step nobody sees it.
+    """
     order = np.argsort(breakdown.steps, kind="stable")
-    by_step = breakdown.stalls.seconds_of(whose).sum(axis=(0, 1, 2, 4))[order]
-    return find_course(breakdown.steps[order], by_step, least=FIRST_SIGN)
+    seconds = breakdown.stalls.seconds_of(whose)
+    by_step = seconds.sum(axis=(0, 1, 2, 4))
+    if whose in breakdown.between_s:
+        by_step = by_step + seconds.shape[-1] * breakdown.between_s[whose]
+        order = order[:-1]
+    return find_course(breakdown.steps[order], by_step[order], least=FIRST_SIGN)
 
 
 def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op) -> Features:

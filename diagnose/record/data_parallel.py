@@ -92,7 +92,7 @@ class Autograd:
         log = self.log
         if log.driver or log.current is not None or log.step is None:
             return
-        self.forward = log.begin(Op.FORWARD, log.step.n_backwards)
+        self.forward = log.begin_given(Op.FORWARD, log.step.n_backwards)
 
     def before_replica(self, module: Any, *_args: Any, **_kwargs: Any) -> bool:
         """Begin a forward of DDP, whose backward will reduce gradients unless it is told not to."""
@@ -141,9 +141,8 @@ class Autograd:
             assert log.idle_since is not None
             forward = Compute(Op.FORWARD, number, 0, log.idle_since)
             log.step.computes.append(forward)
-        log.end(forward)
         self.forward = None
-        return log.begin(Op.BACKWARD, number)
+        return log.begin(Op.BACKWARD, number, mark=log.end(forward))
 
     def _queue(self, *_grads: Any) -> None:
         """Have autograd say when it has nothing left to run."""

@@ -21,6 +21,8 @@ FULL_GENERATION = 2
 RETRY_COUNTERS = ("num_alloc_retries", "num_ooms")
 #: A batch that was ready when it was asked for is no wait.
 SHORT_WAIT_NS = 50_000
+#: A loop asks for its first batch so soon after it has made the loader's iterator.
+SHORT_BREAK_NS = 10_000_000
 
 
 def hook_host(hooks: Hooks, log: Log) -> None:
@@ -58,30 +60,49 @@ def _hook_loaders(hooks: Hooks, log: Log) -> None:
     """Note how long the training waited for a batch; before a step, the wait is that step's."""
     from torch.utils.data import dataloader
 
-    def before(source: Any) -> int | None:
+    #: The iterator that was made last for the training, and from when until when.
+    made: weakref.ref[Any] | None = None
+    made_ns = 0, 0
+
+    def is_waited_for(source: Any) -> bool:
         if log.is_outside():
-            return None  # read ahead by another thread: the training does not wait
+            return False  # read ahead by another thread: the training does not wait
         if log.evaluates(source):
             log.note_evaluation()
+            return False
+        return True
+
+    def making(source: Any) -> int | None:
+        return time.perf_counter_ns() if is_waited_for(source) else None
+
+    def after_making(start: int | None, iterator: Any) -> None:
+        nonlocal made, made_ns
+        if start is not None:
+            made, made_ns = weakref.ref(iterator), (start, time.perf_counter_ns())
+
+    def before(source: Any) -> int | None:
+        nonlocal made
+        if not is_waited_for(source):
             return None
         log.reads = True
         log.training_input = weakref.ref(source)
-        return time.perf_counter_ns()
+        now = time.perf_counter_ns()
+        is_first, made = made is not None and made() is source, None
+        return made_ns[0] if is_first and now - made_ns[1] < SHORT_BREAK_NS else now
 
     def after(start: int | None, _batch: Any) -> None:
         if start is None:
             return
         now = time.perf_counter_ns()
-        if now - start >= SHORT_WAIT_NS:
-            log.pause(Op.DATA_LOAD, start, now)
-        elif log.inside.on and log.current is None:
-            log.idle_since = log.clock.now()
+        log.batch_came(start, now, is_row=now - start >= SHORT_WAIT_NS)
 
     def ended() -> None:
         if log.evaluation is not None:
             log.note_evaluation()
 
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", log.beside, before, after, ended)  # noqa: SLF001
+    # Each epoch starts the loader's workers anew, unless they persist: that is part of the wait for its first batch.
+    hooks.around(dataloader.DataLoader, "__iter__", log.beside, making, after_making, ended)
 
 
 def describe_loader(source: Any) -> dict[str, Any]:

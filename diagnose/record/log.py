@@ -162,6 +162,8 @@ class Log:
         #: Whether anything was saved, and whether a loader was asked for a batch, in this job.
         self.saves = self.reads = False
         self.idle_since: Mark | None = None
+        #: `idle_since` as a batch came, or as the loop said that a step begins: from then on the training computes on it.
+        self.given_since: Mark | None = None
         self.pending: dict[int, tuple[Any, Transfer | Collective]] = {}
         #: Pauses that belong to the step that comes next: waits for its input, and what stops its first forward.
         self.ahead: deque[tuple[Op, int, int]] = deque(maxlen=MAX_PAUSES)
@@ -177,7 +179,8 @@ class Log:
         begun = self.clock.now()
         self.step = StepLog(number, window, begun)
         if not self.between.on or self.idle_since is None:
-            self.idle_since = begun  # else it computes since the last optimizer, unless something else is seen
+            # Else it computes since the last optimizer, unless something else is seen.
+            self.idle_since = self.given_since = begun
         self.evaluation = None
         self.backward_depth = self.saving_depth = 0  # what an exception left behind
         self.step.evidence += self.ahead
@@ -247,12 +250,12 @@ class Log:
         self.in_transfer = False
         self.pending.clear()
 
-    def begin(self, op: Op, microbatch: int, virtual: int = 0) -> Compute:
-        """Begin a compute."""
+    def begin(self, op: Op, microbatch: int, virtual: int = 0, mark: Mark | None = None) -> Compute:
+        """Begin a compute, now or at a mark."""
         assert self.step is not None
         if self.evaluation is not None:
             self.end_evaluation()
-        compute = Compute(op, microbatch, virtual, self.clock.now())
+        compute = Compute(op, microbatch, virtual, self.clock.now() if mark is None else mark)
         self.step.computes.append(compute)
         if len(self.step.computes) > MAX_COMPUTES:
             raise RuntimeError(
@@ -261,11 +264,27 @@ class Log:
         self.current = compute
         return compute
 
-    def end(self, compute: Compute) -> None:
-        """End a compute."""
-        compute.end = self.idle_since = self.clock.now()
+    def batch_came(self, start_ns: int, end_ns: int, *, is_row: bool) -> None:
+        """Note that a loader gave the training a batch, and that it waited for it."""
+        if is_row:
+            self.pause(Op.DATA_LOAD, start_ns, end_ns)
+        if self.inside.on and self.current is None:
+            if not is_row:
+                self.idle_since = self.clock.now()
+            self.given_since = self.idle_since
+
+    def begin_given(self, op: Op, microbatch: int) -> Compute:
+        """Begin a compute where its batch came from a loader: what lies between (a teacher, a copy to the GPU) is work on it."""
+        self.end_evaluation()
+        is_given = self.reads and self.given_since is self.idle_since
+        return self.begin(op, microbatch, mark=self.given_since if is_given else None)
+
+    def end(self, compute: Compute) -> Mark:
+        """End a compute; gives when that was."""
+        compute.end = self.idle_since = mark = self.clock.now()
         if self.current is compute:
             self.current = None
+        return mark
 
     def launch(self, transfer: Transfer | None, works: Any = None) -> None:
         """Note a transfer that has been launched, where a hook saw it, and look for its end where its works are waited for."""

@@ -223,7 +223,7 @@ class Steps:
         """Take a method of a framework for an optimizer, around those of torch that it runs, or skips for an overflow."""
 
         def before(optimizer: Any, *_args: Any, **_kwargs: Any) -> Hashable:
-            self.before_optimizer(id(optimizer))
+            self.before_optimizer(id(optimizer), optimizer)
             return id(optimizer)
 
         def after(optimizer: Hashable, _result: Any) -> None:
@@ -268,8 +268,8 @@ class Steps:
             self.log.ahead.clear()
         self.log.beside.on = is_next or self.log.step is not None
 
-    def before_optimizer(self, optimizer: Hashable) -> None:
-        """Note that an optimizer begins to run; `optimizer` is whatever tells it from others."""
+    def before_optimizer(self, optimizer: Hashable, owner: object = None) -> None:
+        """Note that an optimizer begins to run; `optimizer` is whatever tells it from others, for as long as `owner` is there."""
         if self._running not in (None, optimizer):
             # One within another: what came before it is a norm, or another computation of the framework's own.
             if not self._is_within and self._started is not None and self.log.step is not None:
@@ -280,13 +280,20 @@ class Steps:
         self._running = optimizer
         if self.follows and not self.is_open and (optimizer in self._known or not self._n_parts):
             self._begin_next()  # it asks for the loss itself; another one belongs to the step before
-        self._has_new |= optimizer not in self._known
-        self._known.add(optimizer)
+        if optimizer not in self._known:
+            self._has_new = True
+            self._known.add(optimizer)
+            if owner is not None:
+                weakref.finalize(owner, self._forget, optimizer).atexit = False
         self.has_optimizer = True
         self._started = None
         if self.log.step is not None:
             self.log.idle_since = self.log.clock.now()
             self._started = self.log.idle_since, self.log.n_computes
+
+    def _forget(self, optimizer: Hashable) -> None:
+        """No longer wait for an optimizer that is gone: its training is over, and another may begin."""
+        self._known.discard(optimizer)
 
     def after_optimizer(self, optimizer: Hashable) -> None:
         """Note that an optimizer has run: with that the step is over, unless the job has others."""
@@ -321,13 +328,13 @@ def hook_steps(hooks: Hooks, log: Log, steps: Steps) -> None:
     always, between = log.always, log.between
 
     def before(optimizer: Any, *_args: Any) -> None:
-        steps.before_optimizer(id(optimizer))
+        steps.before_optimizer(id(optimizer), optimizer)
 
     def after(optimizer: Any, *_args: Any) -> None:
         steps.after_optimizer(id(optimizer))
 
     def before_scaled(scaler: Any, optimizer: Any, *_args: Any, **_kwargs: Any) -> Hashable:
-        steps.before_optimizer((id(scaler), id(optimizer)))
+        steps.before_optimizer((id(scaler), id(optimizer)), optimizer)
         return id(scaler), id(optimizer)
 
     def after_scaled(scaled: Hashable, _result: Any) -> None:

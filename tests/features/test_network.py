@@ -51,6 +51,14 @@ def test_transfers_that_are_slow_with_all_computes(slow_steps: list[int], expect
     assert measure_network(found, components(step_ratio=step_ratio))["network.slow_computes"].value is None
 
 
+@pytest.mark.parametrize(("n_steps", "expected"), [(1, 0.495), (2, 0.0)])
+def test_a_transfer_that_got_stuck_once(n_steps: int, expected: float) -> None:
+    """One single time may be a process that was paused; twice is the network."""
+    stuck = dataclasses.replace(SlowPlaces.nowhere(2, 2), apart=50.0, steps_share=n_steps / N_STEPS)
+    found = dataclasses.replace(transfers([[1.0, 1.0], [NAN, NAN]]), slow=stuck)
+    assert measure_network(found, components())["network.chance_doubt"].value == pytest.approx(expected)
+
+
 def test_links_and_groups_alike() -> None:
     """Where all links take the same, ratios are 1, nothing is late and nobody is named."""
     alike = transfers([[1.0, 1.0], [NAN, NAN]])

@@ -318,6 +318,16 @@ def test_the_first_sign_of_stalls_is_no_trace_of_one() -> None:
         assert stall_course(stalled(inside), StallKind.ALLOCATION).when.onset_step == onset
 
 
+def test_waits_between_steps_are_there_all_the_time() -> None:
+    """What all workers wait for before each step dates the cause, not that some of them wait a little longer until step 4."""
+    inside = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 0): 0.02 for step in range(4)})
+    assert stall_course(stalled(inside), StallKind.INPUT).when.recovery_step == 104
+    between_s = np.full(N_STEPS, 0.5)
+    between_s[-1] = 0.0  # nothing follows the last step
+    parts = dataclasses.replace(stalled(inside), between_s={StallKind.INPUT: between_s})
+    assert stall_course(parts, StallKind.INPUT).when.pattern == "constant"
+
+
 def test_a_collector_must_fill_up_again() -> None:
     """Workers that stall every fifth step never do so soon again; those that stall in the next step do so more than at random."""
     of_workers = {

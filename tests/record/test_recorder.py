@@ -40,18 +40,22 @@ def train(weight, batch):
     torch.optim.SGD([weight], lr=0.1).step()
 
 
-def test_a_barrier_in_a_step(tmp_path):
-    """A collective without tensors, and without arguments, does not end the recording."""
+@pytest.fixture
+def one_rank(tmp_path):
+    """Make a process group of this process alone."""
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
-    try:
-        weight = torch.ones(2, requires_grad=True)
-        with Recorder(tmp_path / "trace", sample=1.0) as recorder:
-            for _ in range(3):
-                with recorder.step():
-                    train(weight, torch.ones(2))
-                    torch.distributed.barrier()
-    finally:
-        torch.distributed.destroy_process_group()
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_a_barrier_in_a_step(tmp_path, one_rank):
+    """A collective without tensors, and without arguments, does not end the recording."""
+    weight = torch.ones(2, requires_grad=True)
+    with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+        for _ in range(3):
+            with recorder.step():
+                train(weight, torch.ones(2))
+                torch.distributed.barrier()
     assert sorted(set(read(tmp_path / "trace").step)) == [0, 1, 2]
 
 
@@ -91,6 +95,39 @@ def test_what_stops_the_host(tmp_path):
     assert collected.duration.max() > 0.001
     saved = rows[rows.optype == "checkpoint"]
     assert saved.step.tolist() == [2] and saved.duration.iloc[0] > 0.01
+
+
+@pytest.mark.parametrize(("follows", "from_loader"), [(True, True), (False, True), (True, False)])
+def test_what_is_computed_before_the_model(tmp_path, one_rank, follows, from_loader):
+    """What a frozen teacher computes on a batch is work of its forward; where no loader gave one, it may be a wait for input."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+        if follows:
+            recorder.follow_optimizer()
+        for batch in torch.utils.data.DataLoader(Slow(), batch_size=None) if from_loader else torch.ones(4, 2):
+            with contextlib.nullcontext() if follows else recorder.step():
+                time.sleep(0.02)
+                model(batch * torch.ones(2)).sum().backward()
+                optimizer.step()
+    rows = read(tmp_path / "trace")
+    forwards = rows[(rows.optype == "forward-compute") & (rows.step > 0)]
+    assert len(forwards) == 3 and (forwards.duration.min() >= 0.02) == from_loader
+
+
+def test_a_barrier_before_the_model(tmp_path, one_rank):
+    """What ranks wait for each other after their batches came is no work of the forward."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for batch in torch.utils.data.DataLoader(Slow(), batch_size=None):
+            time.sleep(0.02)
+            torch.distributed.barrier()
+            model(batch * torch.ones(2)).sum().backward()
+            optimizer.step()
+    rows = read(tmp_path / "trace")
+    assert rows[(rows.optype == "forward-compute") & (rows.step > 0)].duration.min() < 0.02
 
 
 def test_a_step_without_wrappers(tmp_path):

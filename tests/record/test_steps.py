@@ -213,6 +213,18 @@ def test_optimizers_in_turns(tmp_path):
     assert steps_of(tmp_path) == {0: alone, 1: alone, 2: both, 3: both, 4: both}
 
 
+def test_one_training_after_another(tmp_path):
+    """Nobody waits for the optimizer of a training that is over (folds, a search of parameters): steps are as long as before."""
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for _ in range(2):
+            training = Training()
+            for _ in range(3):
+                training.step(torch.ones(2))
+            del training
+    assert steps_of(tmp_path) == {n: [FORWARD, BACKWARD, OPTIMIZER] for n in range(6)}
+
+
 def test_an_optimizer_a_weight(tmp_path):
     """Where each weight has its optimizer, which runs within the backward, that is part of the backward."""
     training = Training()
@@ -340,6 +352,26 @@ def test_how_the_loader_and_the_allocator_are_set_up(tmp_path, monkeypatch):
     expected = {"num_workers": 1, "prefetch_factor": 3, "pin_memory": False, "persistent_workers": False}
     assert said["loader"] == expected
     assert said["alloc_conf"] == "max_split_size_mb:128"
+
+
+def test_the_start_of_an_epoch(tmp_path):
+    """What a loader does before its first batch (workers that start, a shuffle of millions) is a wait for input, too."""
+
+    class Shuffled(torch.utils.data.SequentialSampler):
+        def __iter__(self):
+            time.sleep(0.02)
+            return super().__iter__()
+
+    training = Training()
+    loader = torch.utils.data.DataLoader(Batches(2), batch_size=None, sampler=Shuffled(range(2)))
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for _ in range(3):
+            for batch in loader:
+                training.step(batch)
+    waited_s = rows_of(tmp_path, "data-load").set_index("step").duration
+    assert waited_s.index.tolist() == list(range(6)), "one wait a step"
+    assert (waited_s[::2] >= 0.02).all() and waited_s[1::2].min() < 0.02
 
 
 def test_no_optimizer_that_is_seen(tmp_path, caplog, monkeypatch):
