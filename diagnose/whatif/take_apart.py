@@ -20,7 +20,7 @@ from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, without_microbatches
-from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout
+from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout, slow_with
 from diagnose.whatif.computes import gather_computes, gather_seconds
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
@@ -224,7 +224,8 @@ def _find_workers(
     worker_log, slow = find_slow_workers(excess[:, :, order], n_stages, told, drawn, known)
     worker_log = worker_log[:, :, np.argsort(order)]
     if slow.any():
-        slow &= slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages, drawn)
+        throughout = slow_throughout(compute_s, typical_s, step_ratio, worker_log, n_stages, drawn)
+        slow &= throughout | slow_with(throughout & slow, worker_log, n_stages)
         worker_log = np.where(np.tile(slow.T, (worker_log.shape[1] // n_stages, 1))[None, :, None, :], worker_log, 0.0)
     return _Workers(np.exp(worker_log), slow)
 

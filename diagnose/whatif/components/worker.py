@@ -52,6 +52,8 @@ BOTH_SHARE = 0.25
 #: In its slow steps this part of a slow worker's computes take at least this part of its excess more than peers' quickest ones.
 THROUGHOUT_SHARE = 0.85
 THROUGHOUT_LEVEL = 0.35
+#: Workers are slow together where they share so much of the steps in which either is, if these are no more than a part of the job.
+TOGETHER_SHARE, FOR_A_WHILE = 0.6, 0.8
 #: A direction that is slow by less than this part of what another is does not tell.
 DIRECTION_SHARE = 0.5
 #: How many deviations below the mean that part of normal values begins; and the standard error of where it does for n values, times
@@ -221,6 +223,21 @@ def slow_throughout(
             ratio = compute_s[..., dp][:, others] / (typical_s[:, others, None, None] * step_ratio[:, None, None])
             own -= nan_median(np.log(np.maximum(ratio, TINY_RATIO)), axis=(0, 1))
             found[dp, stage] = _quickest(own[there]) >= least_quick
+    return found
+
+
+def slow_with(sure: Bools, worker_log: Seconds, n_stages: int) -> Bools:
+    """Say which workers are slow for a while, mostly in the steps in which a sure one is, as those of one host are.
+
+    `sure` is of shape (n_dp, n_stages), as what is given back. A throttled process runs and stops: whether nearly all of its
+    computes are slow is chance, and its neighbours tell.
+    """
+    slow: Bools = np.any(worker_log.reshape(-1, n_stages, *worker_log.shape[2:]) > 0, axis=0)
+    on = np.moveaxis(slow, 2, 0)  # (n_dp, n_stages, n_steps)
+    found = np.zeros_like(sure)
+    for at in on[sure]:
+        alike = (on & at).sum(axis=-1) > TOGETHER_SHARE * (on | at).sum(axis=-1)
+        found |= alike & (at.mean() < FOR_A_WHILE)
     return found
 
 

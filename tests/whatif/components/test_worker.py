@@ -9,7 +9,13 @@ from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.step import find_slow_steps
-from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout, told_by_optimizer
+from diagnose.whatif.components.worker import (
+    find_slow_workers,
+    measure_draws,
+    slow_throughout,
+    slow_with,
+    told_by_optimizer,
+)
 
 N_MICROBATCHES, N_STEPS, N_DP = 8, 40, 4
 LEVEL = 0.06
@@ -192,3 +198,22 @@ def _find(excess: Seconds) -> tuple[Seconds, Bools]:
     n_stages, n_steps, n_dp = excess.shape[1:]
     drawn = measure_draws(np.ones((2, N_MICROBATCHES, n_steps, n_dp)))
     return find_slow_workers(excess, n_stages, np.zeros(n_stages, dtype=bool), drawn)
+
+
+@pytest.mark.parametrize(
+    ("sure_in", "other_in", "together"),
+    [
+        ((10, 20), (11, 21), True),
+        ((10, 20), (16, 26), False),
+        ((0, 40), (0, 40), False),
+    ],
+)
+def test_a_worker_is_slow_with_another(sure_in: tuple[int, int], other_in: tuple[int, int], *, together: bool) -> None:
+    """Who only seems to pause is slow, too, where a sure one is so in nearly the same steps; who always is tells of nobody else."""
+    worker_log = np.zeros((2, 2, N_STEPS, N_DP))
+    worker_log[:, 0, slice(*sure_in), 1] = worker_log[0, 1, slice(*other_in), 2] = 0.5
+    sure = np.zeros((N_DP, 2), dtype=bool)
+    sure[1, 0] = True
+    found = slow_with(sure, worker_log, 2)
+    assert found[2, 1] == together
+    assert not found[[0, 3]].any()
