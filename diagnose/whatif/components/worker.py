@@ -63,6 +63,9 @@ QUICK_ERROR = 1.48
 #: Where documents make some of them quick on the only stage, its forwards and backwards are apart by at most so many times as
 #: much as those of its peers: pauses hit one of the two.
 STEADY_RATIO = 1.5
+#: ... and what other stages share leaves at most this part of its spread: its documents, and no experts of its own. Experts make
+#: many ranks slow, a fault few.
+SHARED_SPREAD, FEW_SHARE = 0.7, 1.0 / 3.0
 #: A worker that falls behind from a step on was so in at most this part of the steps before.
 BEFORE_SHARE = 0.25
 #: Of so many ranks one alone does not move the middle.
@@ -198,6 +201,7 @@ def slow_throughout(
         peers = np.delete(log, slow, axis=-1)
         apart = (peers[0] - peers[1])[np.isfinite(peers[0] - peers[1])]
         noise = robust_deviation(apart) if apart.size else 0.0
+        beyond = []  # what documents explain
         for dp in slow:
             most = level[..., dp].max(axis=(0, 1, 2))  # (n_steps,)
             usually = median(most[most > 0])  # one wild step does not say how slow it is
@@ -212,17 +216,20 @@ def slow_throughout(
             own = log[..., dp] - least
             found[dp, stage] = _quickest(own[there]) >= least_quick
             chance = CHANCE_DEVIATIONS * median(drawn.error[:, dp]) / np.sqrt((most > 0).sum())
-            if found[dp, stage] or sure == 0 or usually <= chance:
-                continue
+            if not found[dp, stage] and sure > 0 and usually > chance:
+                beyond.append((dp, own, there, least_quick))
+        if len(beyond) > max(FEW_SHARE * n_dp, 1.0):
+            continue
+        for dp, own, there, least_quick in beyond:
             if n_stages == 1:
-                at = there.all(axis=0)
-                differ = (log[0, ..., dp] - log[1, ..., dp])[at]
+                differ = (log[0, ..., dp] - log[1, ..., dp])[there.all(axis=0)]
                 found[dp, stage] = differ.size > 0 and robust_deviation(differ) <= STEADY_RATIO * noise
                 continue
             others = np.arange(compute_s.shape[1]) % n_stages != stage
             ratio = compute_s[..., dp][:, others] / (typical_s[:, others, None, None] * step_ratio[:, None, None])
-            own -= nan_median(np.log(np.maximum(ratio, TINY_RATIO)), axis=(0, 1))
-            found[dp, stage] = _quickest(own[there]) >= least_quick
+            alone = own - nan_median(np.log(np.maximum(ratio, TINY_RATIO)), axis=(0, 1))
+            is_shared = robust_deviation(alone[there]) < SHARED_SPREAD * robust_deviation(own[there])
+            found[dp, stage] = is_shared and _quickest(alone[there]) >= least_quick
     return found
 
 
