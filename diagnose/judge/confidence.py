@@ -27,9 +27,6 @@ MAX_DOUBT = 0.5
 CERTAINTY = {"stable": 0.97, "experimental": 0.85}
 #: A cause is reported where rule and classifier together are this sure, whatever the size of its gain.
 REPORTED_FROM = 0.5
-#: A classifier that gives a cause less disagrees with a rule that fires; neither is known to be right more often, so that such a
-#: cause is at most about as probable as not (of 12 that were surer in real jobs left out none was there).
-DISAGREES, AT_ODDS = 0.5, 0.495
 #: Nobody is surer than this, or less sure than its complement.
 RAREST = 0.005
 #: Simulated steps this much longer than the recorded ones: operations overlap that the graph puts one after the other, as no launch
@@ -98,8 +95,6 @@ def be_sure(
     sure = certain * chance_above(benefit, least)
     probability = probability_of(analysis, prediction, rule)
     weighed = sure if probability is None else _weigh(sure, probability)
-    if probability is not None and probability < DISAGREES:
-        weighed = min(weighed, AT_ODDS)
     told = 1.0 - min(analysis.trace.coarse_share, MAX_DOUBT)
     return round(weighed * told * trust_looks(analysis, rule.place), 4)
 

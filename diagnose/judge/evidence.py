@@ -6,7 +6,7 @@ import numpy as np
 
 from diagnose.judge.check import COMPARISONS, find_deciding
 from diagnose.judge.classifier import Prediction
-from diagnose.judge.confidence import DISAGREES, has_one_rank_doubt, is_rare, probability_of
+from diagnose.judge.confidence import has_one_rank_doubt, is_rare, probability_of
 from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
 from diagnose.judge.places import find_culprits, label_worker, locate, share_on
 from diagnose.judge.rule import Judgement, Rule
@@ -17,6 +17,8 @@ from diagnose.model.components import COMPONENTS
 from diagnose.model.optype import DIRECTION_NAMES
 from diagnose.numerics.figures import write_figure, write_percent, write_ratio
 
+#: Below this probability the classifier disagrees with a rule that fires.
+DISAGREES = 0.5
 #: A model chunk stands out from the others of its stage by as much as a stage from others (rule of uneven stages).
 LONG_CHUNK_RATIO = 1.03
 #: So many stalls are described one by one at most; more say no more.
