@@ -103,7 +103,7 @@ def measure_network(transfers: Transfers, breakdown: Breakdown) -> Features:
     found["network.repeats"] = Feature.missing(few) if repeats is None else Feature(repeats)
     nearness = 0.0 if repeats is None else float(np.clip((NO_CHANCE - repeats) / (NO_CHANCE - BY_CHANCE), 0.0, 1.0))
     everywhere = transfers.slow is not None and transfers.slow.in_time
-    busy = _share_of_slow_steps(transfers, breakdown)
+    busy = _share_of_slow_steps(transfers, breakdown) if everywhere else 0.0
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
     once = apart is not None and steps_share is not None and round(steps_share * len(breakdown.steps)) <= 1
     found["network.chance_doubt"] = Feature(

@@ -88,7 +88,7 @@ def _near_in_time(breakdown: Breakdown) -> float:
     """Say whether a backward is as much like the forward after it, of other documents, as like its own: 1 it is, 0 it is not."""
     logs = np.log(np.maximum(breakdown.compute_s[:2, 0] - breakdown.stalls.inside_s[:2, 0], TINY))
     if logs.shape[1] < 2:
-        return 1.0  # nobody tells
+        return 0.5  # nobody tells
     logs = logs - nan_median(logs, axis=2, keepdims=True)
     logs = logs - nan_median(logs, axis=(1, 3), keepdims=True)  # (2, n_microbatches, n_steps, n_dp)
     own, after = _correlate(logs[0], logs[1]), _correlate(logs[1, :-1], logs[0, 1:])

@@ -9,7 +9,7 @@ from diagnose.model.course import Course
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import NAMES as OPTYPES
 from diagnose.model.optype import Op
-from diagnose.model.stalls import StallKind
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.chance import chance_of_excess, chance_of_growth
 from diagnose.numerics.period import find_period
@@ -88,9 +88,11 @@ REGULAR, PERIOD_CHANCE = 0.8, 0.05
 #: ... and so do waits of at most so many deviations of computes: real ones without a loader at fault were 2 to 5, late loaders 30
 #: and more.
 VARIES_DEVIATIONS = 6.0
-#: ... and waits of several ranks that are no longer than such a factor of the pauses of computes, if these have a part of their
-#: seconds: on real busy hosts up to 1.3, late loaders 1.8 and more.
-ALIKE_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.1, 0.75
+#: ... and waits that are as long as pauses, but for such a factor.
+ALIKE_RATIO = 2.0
+#: ... and waits of several ranks that are no longer than such a factor of the pauses of computes that nobody names, if these have
+#: half as many seconds: on real busy hosts up to 1.3, late loaders 1.8 and more.
+BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.5, 0.75
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -284,24 +286,37 @@ def _waits_as_computes_vary(breakdown: Breakdown) -> bool:
 
 
 def _waits_as_computes_pause(breakdown: Breakdown) -> bool:
-    """Say whether waits for input are no longer than computes pause for a reason that no row tells, and on no rank above all.
+    """Say whether waits for input are no longer than computes pause for a reason that nobody names, and on no rank above all.
 
     What stops a process, as another one on a busy host, does so wherever it is, also as it loads: then rows of its loader are long,
-    too. A loader is waited for where batches are read; without rows one rank tells nothing where pauses have more of the seconds.
+    too. Without rows waits that are as long as pauses, collections among them, that have more of the seconds may be such anywhere.
     """
     stalls = breakdown.stalls
     waits_s = stalls.seconds_of(StallKind.INPUT)
-    unnamed = np.isin(stalls.inside, (StallKind.NOBODY, StallKind.COLLECTION)) & ~stalls.recorded_inside
-    pauses_s = stalls.inside_s[unnamed & (stalls.inside_s > 0)]
     by_rank = waits_s.sum(axis=(0, 1, 2, 3))
-    paused_more = pauses_s.sum() > waits_s.sum() and not _told_of_input(breakdown).any()
-    lone = by_rank.max() > LONE_SHARE * by_rank.sum() and not paused_more
-    between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
-    if lone or between_s > waits_s.sum() or pauses_s.sum() <= PAUSES_SHARE * waits_s.sum():
-        return False
     waits_s = waits_s[waits_s > 0]
-    wait_s, pause_s = (weighted_median(seconds, seconds) or 0.0 for seconds in (waits_s, pauses_s))
-    return wait_s < ALIKE_RATIO * pause_s
+    if not len(waits_s):
+        return False
+    pauses_s = _pauses(stalls, StallKind.NOBODY, StallKind.COLLECTION)
+    wait_s, pause_s = _usual_s(waits_s), _usual_s(pauses_s)
+    if pauses_s.sum() > waits_s.sum() and not _told_of_input(breakdown).any():
+        return max(wait_s, pause_s) < ALIKE_RATIO * min(wait_s, pause_s)
+    pauses_s = _pauses(stalls, StallKind.NOBODY)
+    between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
+    if by_rank.max() > LONE_SHARE * by_rank.sum() or between_s > waits_s.sum():
+        return False
+    return pauses_s.sum() > PAUSES_SHARE * waits_s.sum() and wait_s < BUSY_RATIO * _usual_s(pauses_s)
+
+
+def _pauses(stalls: Stalls, *kinds: StallKind) -> Seconds:
+    """Give the seconds of each pause inside a compute that no row tells of."""
+    of_kinds = np.isin(stalls.inside, kinds) & ~stalls.recorded_inside & (stalls.inside_s > 0)
+    return np.asarray(stalls.inside_s[of_kinds])
+
+
+def _usual_s(seconds: Seconds) -> float:
+    """Give the length in which half of the time is lost."""
+    return weighted_median(seconds, seconds) or 0.0
 
 
 def _are_few(by_step: Seconds) -> bool:

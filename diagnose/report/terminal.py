@@ -322,12 +322,14 @@ def _doubts(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
 
 
 def _describe_telemetry(telemetry: TelemetryDocument, titles: Mapping[str, str]) -> str:
-    """Say what was read of the machines, and whether it says anything of the causes."""
+    """Say what was read of the machines, and what it says for or against the causes."""
     n_hosts = len(telemetry.hosts) + len(telemetry.missing)
-    has = f"counters of {len(telemetry.hosts)} of {words.count(n_hosts, 'machine')} ({', '.join(telemetry.formats)})"
+    has = f"counters of {len(telemetry.hosts)} of {words.count(n_hosts, 'machine')}"
+    has += f" ({', '.join(telemetry.formats)})" if telemetry.formats else ""
     if telemetry.begin_s is None:
         return f"{has}; none were compared"
-    said = dict.fromkeys(titles.get(finding.cause, finding.cause) for finding in telemetry.findings)
-    return (
-        f"{has}; they speak to {' and '.join(said)}" if said else f"{has}; they say nothing for or against what is said"
-    )
+    said = [
+        f"{'against' if finding.kind is None else 'for'} {titles.get(finding.cause, finding.cause)}"
+        for finding in telemetry.findings
+    ]
+    return f"{has}; they speak {', '.join(dict.fromkeys(said)) or 'neither for nor against a cause'}"

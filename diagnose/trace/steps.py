@@ -18,6 +18,8 @@ MAX_MISSING_SHARE = 0.20
 MAX_ABSENT_NAMED = 8
 #: On the clock of the job so many steps begin after the one before (a restart may set it back).
 LATER_SHARE = 0.75
+#: ... and from this correlation of their order on they begin later and later, also where several runs do so at a time.
+IN_ORDER = 0.8
 #: Steps that begin further than this part of them from what their times count from are told: it may not be their begin.
 ORIGIN_SHARE = 0.1
 #: Recvs are usually early by more than this part of the step (as ordinary launch delays are).
@@ -140,13 +142,19 @@ def shift_origin(
         and np.ptp(first) <= max(len(first) / 4, 1.0) * limit
     ):
         # Steps begin at about the same time, or as late as they wait: that is not theirs, but of a window, or of the process.
-        # Steps one after the other, also those of two runs at a time, would take far longer all in all.
+        # Those of runs at the same time begin later and later.
         origin_s, shift = None, _take_from_first(first, limit, warnings)
     else:
         origin_s = shift = first
     dense.start_s -= shift[:, None]
     dense.end_s -= shift[:, None]
     return origin_s, shift, _move(evidence, shift)
+
+
+def _grows(first_s: Seconds) -> bool:
+    """Say whether steps begin later and later, by the correlation of ranks; shape (n_steps,)."""
+    ranks = np.argsort(np.argsort(first_s))
+    return float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) >= IN_ORDER
 
 
 def _move(evidence: Evidence, shift: Seconds) -> Evidence:

@@ -188,6 +188,19 @@ def test_what_stops_computes_as_well_is_not_surely_input(
     assert values(stalled(pauses, waits), "input")["unseen_doubt"] == doubt
 
 
+@pytest.mark.parametrize(
+    ("paused_s", "n_paused", "ranks", "doubt"),
+    [(0.8, 6, (0, 1), ONCE_CHANCE), (0.5, 6, (0, 1), 0.0), (0.8, 1, (0, 1), 0.0), (0.8, 6, (0,), 0.0)],
+    ids=["as long", "shorter", "too seldom", "waits of one rank"],
+)
+def test_a_busy_host_delays_loaders_too(paused_s: float, n_paused: int, ranks: tuple[int, ...], doubt: float) -> None:
+    """Rows say that loaders took long: where computes of all pause as long for no reason, the hosts are busy."""
+    waits = {(FORWARD, 0, 0, step, dp): 1.0 for step in range(0, N_STEPS, 2) for dp in ranks}
+    pauses = {(BACKWARD, stage, 1, step, dp): paused_s for step in range(n_paused) for stage in (0, 1) for dp in (0, 1)}
+    parts = stalled(of(StallKind.NOBODY, pauses), of(StallKind.INPUT, waits), recorded=waits)
+    assert values(parts, "input")["unseen_doubt"] == doubt
+
+
 def test_waiting_for_the_first_batch_of_a_step() -> None:
     """Three waits before first microbatches and one before a second are three quarters first."""
     before = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 2, 3)} | {(FORWARD, 0, 1, 4, 0): 0.5})

@@ -113,7 +113,11 @@ def test_counters_like_everyones_weaken_a_suspect(write):
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"), [(SLOW, "they speak to slow worker"), (LINK, "they say nothing for or against what is said")]
+    ("fault", "says"),
+    [
+        (SLOW, "they speak for slow worker, held back by its power cap"),
+        (LINK, "they speak neither for nor against a cause"),
+    ],
 )
 def test_the_full_report_says_that_counters_were_read(write, fault, says):
     """Whether or not counters say anything of a cause, `-v` tells of how many machines they are, and that they were asked."""

@@ -65,7 +65,7 @@ QUICK_ERROR = 1.48
 STEADY_RATIO = 1.5
 #: ... and what other stages share leaves at most this part of its spread: its documents, and no experts of its own. Experts make
 #: many ranks slow, a fault few.
-SHARED_SPREAD, FEW_SHARE = 0.7, 1.0 / 3.0
+SHARED_SPREAD, FEW_SHARE = 0.6, 1.0 / 3.0
 #: A worker that falls behind from a step on was so in at most this part of the steps before.
 BEFORE_SHARE = 0.25
 #: Of so many ranks one alone does not move the middle.
@@ -216,19 +216,21 @@ def slow_throughout(
             own = log[..., dp] - least
             found[dp, stage] = _quickest(own[there]) >= least_quick
             chance = CHANCE_DEVIATIONS * median(drawn.error[:, dp]) / np.sqrt((most > 0).sum())
-            if not found[dp, stage] and sure > 0 and usually > chance:
+            if sure > 0 and usually > max(chance, noise):
                 beyond.append((dp, own, there, least_quick))
         if len(beyond) > max(FEW_SHARE * n_dp, 1.0):
             continue
         for dp, own, there, least_quick in beyond:
+            if found[dp, stage]:
+                continue
             if n_stages == 1:
                 differ = (log[0, ..., dp] - log[1, ..., dp])[there.all(axis=0)]
-                found[dp, stage] = differ.size > 0 and robust_deviation(differ) <= STEADY_RATIO * noise
+                found[dp, stage] = differ.size > 0 and _spread(differ) <= STEADY_RATIO * noise
                 continue
             others = np.arange(compute_s.shape[1]) % n_stages != stage
             ratio = compute_s[..., dp][:, others] / (typical_s[:, others, None, None] * step_ratio[:, None, None])
             alone = own - nan_median(np.log(np.maximum(ratio, TINY_RATIO)), axis=(0, 1))
-            is_shared = robust_deviation(alone[there]) < SHARED_SPREAD * robust_deviation(own[there])
+            is_shared = _spread(alone[there]) < SHARED_SPREAD * _spread(own[there])
             found[dp, stage] = is_shared and _quickest(alone[there]) >= least_quick
     return found
 
@@ -246,6 +248,12 @@ def slow_with(sure: Bools, worker_log: Seconds, n_stages: int) -> Bools:
         alike = (on & at).sum(axis=-1) > TOGETHER_SHARE * (on | at).sum(axis=-1)
         found |= alike & (at.mean() < FOR_A_WHILE)
     return found
+
+
+def _spread(values: Seconds) -> float:
+    """Give the standard deviation around the median, but for tails; 0 of nothing."""
+    values = values[np.isfinite(values)]
+    return robust_deviation(values - median(values)) if values.size else 0.0
 
 
 def _quickest(values: Seconds) -> float:
