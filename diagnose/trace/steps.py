@@ -20,6 +20,8 @@ MAX_ABSENT_NAMED = 8
 LATER_SHARE = 0.75
 #: ... and from this correlation of their order on they begin later and later, also where several runs do so at a time.
 IN_ORDER = 0.8
+#: Where they do not, they wait at most this part of what all of them together last.
+WAIT_SHARE = 0.25
 #: Steps that begin further than this part of them from what their times count from are told: it may not be their begin.
 ORIGIN_SHARE = 0.1
 #: Recvs are usually early by more than this part of the step (as ordinary launch delays are).
@@ -136,13 +138,8 @@ def shift_origin(
         origin_s, shift = None, _find_other_origin(first, limit, evidence, warnings)
         if shift is None:
             return None, None, evidence
-    elif (
-        len(first) >= MIN_STEPS_IN_TURN
-        and later.mean() < LATER_SHARE
-        and np.ptp(first) <= max(len(first) / 4, 1.0) * limit
-    ):
-        # Steps begin at about the same time, or as late as they wait: that is not theirs, but of a window, or of the process.
-        # Those of runs at the same time begin later and later.
+    elif len(first) >= MIN_STEPS_IN_TURN and later.mean() < LATER_SHARE and _are_near(first, limit):
+        # That is not when they began, but a window, or the process.
         origin_s, shift = None, _take_from_first(first, limit, warnings)
     else:
         origin_s = shift = first
@@ -151,10 +148,16 @@ def shift_origin(
     return origin_s, shift, _move(evidence, shift)
 
 
-def _grows(first_s: Seconds) -> bool:
-    """Say whether steps begin later and later, by the correlation of ranks; shape (n_steps,)."""
+def _are_near(first_s: Seconds, length_s: float) -> bool:
+    """Say whether steps begin at about the same time, or as late as each waits, shape (n_steps,).
+
+    On the clock of the job they begin later and later, also those of runs at the same time, but where it is set back.
+    """
+    if np.ptp(first_s) <= length_s:
+        return True
     ranks = np.argsort(np.argsort(first_s))
-    return float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) >= IN_ORDER
+    grow = float(np.corrcoef(ranks, np.arange(len(ranks)))[0, 1]) >= IN_ORDER
+    return not grow and float(np.ptp(first_s)) <= len(first_s) * WAIT_SHARE * length_s
 
 
 def _move(evidence: Evidence, shift: Seconds) -> Evidence:

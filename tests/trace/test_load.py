@@ -178,6 +178,16 @@ def test_steps_that_all_begin_late_are_no_two_runs() -> None:
     assert any("that is not their begin" in warning for warning in trace.warnings)
 
 
+@pytest.mark.parametrize("n_runs", [2, 4, 8])
+def test_steps_of_several_runs_at_a_time_are_refused(n_runs: int) -> None:
+    """However many runs share a file, their steps begin later and later, and at the same time as others."""
+    rows = random_job(dataclasses.replace(SHAPE, n_steps=24), 4)
+    number = rows.step.rank(method="dense").astype(int) - 1
+    length_s = float((rows.start_ts + rows.duration).max())
+    with pytest.raises(TraceError, match="holds two runs"):
+        load(rows.assign(start_ts=rows.start_ts + 100.0 + length_s * (number // n_runs)), SHAPE.meta)
+
+
 def test_a_clock_that_is_set_back_leaves_the_steps_as_long_as_they_are() -> None:
     """On a clock of the whole job that jumps back once, no step lasts longer than it did."""
     rows = random_job(dataclasses.replace(SHAPE, n_steps=4), 4)
