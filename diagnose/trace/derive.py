@@ -17,6 +17,7 @@ import numpy as np
 from diagnose.model.optype import DIRECTIONS, P2P, Op, of_types
 from diagnose.model.placement import positions_of, stage_at
 from diagnose.model.trace import Block, Bools, Seconds
+from diagnose.numerics.robust import nan_median
 
 #: The send and the recv of each direction, and from which stage on which the next waits.
 _WAYS = ((Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_RECV, 1), (Op.BACKWARD, Op.BACKWARD_SEND, Op.BACKWARD_RECV, -1))
@@ -107,7 +108,7 @@ class _Plan:
     def count_blocked(self, blocked: Counter[_Kind], seen: Counter[_Kind]) -> None:
         """Count the sends after which the worker went on only once the other end was ready to receive, and all of them."""
         block, forwards = self.block, self.block.nodes.op == Op.FORWARD
-        tolerance_s = TOLERANCE_SHARE * float(np.nanmedian((block.end_s - block.start_s)[forwards]))
+        tolerance_s = TOLERANCE_SHARE * float(nan_median((block.end_s - block.start_s)[forwards], axis=(0, 1, 2)))
         for n, following in self.next.items():
             to = self._peer(n, 1 if forwards[n] else -1)
             if to is None or following is None:
@@ -173,7 +174,7 @@ class _Plan:
             if self.is_interleaved or to is None or following is None or kind in blocking:
                 continue
             if nodes.op[following] in (Op.WEIGHT, nodes.op[n]):
-                tolerance_s = HOLDING_SHARE * float(np.nanmedian(block.end_s[n] - block.start_s[n]))
+                tolerance_s = HOLDING_SHARE * float(nan_median(block.end_s[n] - block.start_s[n], axis=(0, 1)))
                 begun, ready = block.start_s[following], block.end_s[n]
                 source = None if nodes.op[following] == Op.WEIGHT else self._peer(following, -ahead)
                 if source is not None:
