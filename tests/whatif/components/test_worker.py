@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from diagnose.faults.generate import draw_job
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.stage import find_usual_durations
@@ -16,6 +17,7 @@ from diagnose.whatif.components.worker import (
     slow_with,
     told_by_optimizer,
 )
+from tests.judge.cases import measured
 
 N_MICROBATCHES, N_STEPS, N_DP = 8, 40, 4
 LEVEL = 0.06
@@ -70,6 +72,27 @@ def test_short_documents_hide_no_slow_worker(factor: Seconds | float, n_stages: 
     worker_log[:, -1, :, 0] = 0.2
     found = slow_throughout(compute_s, np.ones((2, n_stages)), np.ones((2, N_STEPS)), worker_log, n_stages, drawn)
     assert (found[0, -1], found.sum()) == (slow, slow)
+
+
+def test_documents_of_many_ranks_make_no_worker_slow() -> None:
+    """Where half of the ranks are slower than their documents explain, it is what they were given, and no machine."""
+    rng = np.random.default_rng(4)
+    documents = np.exp(0.5 * rng.standard_normal((1, 1, N_MICROBATCHES, N_STEPS, N_DP)))
+    compute_s = documents * np.exp(0.01 * rng.standard_normal((2, 2, N_MICROBATCHES, N_STEPS, N_DP)))
+    drawn = measure_draws(compute_s[:, 0])
+    compute_s[:, 1, ..., :2] *= np.exp(0.2)
+    worker_log = np.zeros((2, 2, N_STEPS, N_DP))
+    worker_log[:, 1, :, :2] = 0.2
+    assert not slow_throughout(compute_s, np.ones((2, 2)), np.ones((2, N_STEPS)), worker_log, 2, drawn).any()
+
+
+def test_experts_that_stay_hot_are_no_slow_workers() -> None:
+    """What a rank's stages do not share is no document: a router that keeps some ranks busy is not a slow machine on each."""
+    spec, faults, *_ = draw_job(27112811, 206, evidence=False)
+    assert [(fault.cause, fault.kind) for fault in faults] == [("expert-imbalance", "hot")], (
+        "another job is drawn: find one"
+    )
+    assert "expert-imbalance" in [cause.cause for cause in measured(spec, *faults).diagnosis.causes]
 
 
 def test_without_peers_the_quickest_are_as_quick_as_usual() -> None:
