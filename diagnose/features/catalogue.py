@@ -68,7 +68,10 @@ def list_groups() -> tuple[FeatureGroup, ...]:
         FeatureGroup(experts.READS_AS, lambda m: experts.measure_experts(m.breakdown, m.trace, m.documents_fit)),
         FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.breakdown, m.trace.evidence)),
         FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.breakdown)),
-        FeatureGroup(network.READS_AS, lambda m: network.measure_network(m.transfers, m.breakdown)),
+        FeatureGroup(
+            network.READS_AS,
+            lambda m: network.measure_network(m.transfers, m.breakdown, on_one_cpu=network.are_on_one_cpu(m.trace)),
+        ),
         FeatureGroup(
             periodicity.READS_AS,
             lambda m: periodicity.measure_periodicity(

@@ -51,6 +51,18 @@ def test_transfers_that_are_slow_with_all_computes(slow_steps: list[int], expect
     assert measure_network(found, components(step_ratio=step_ratio))["network.slow_computes"].value is None
 
 
+@pytest.mark.parametrize(
+    ("second_ms", "on_one_cpu", "expected"), [(10.0, True, 0.0), (60.0, True, 0.9), (60.0, False, 0.0)]
+)
+def test_links_between_processes_of_one_host(second_ms: float, on_one_cpu: bool, expected: float) -> None:
+    """Between processes of one host is no network: where several of its links are slow its cores are busy."""
+    slow = dataclasses.replace(SlowPlaces.nowhere(2, 2), repeats=0.9)
+    excess_ms = [[90.0, second_ms], [0.0, 0.0]]
+    found = dataclasses.replace(transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=excess_ms), slow=slow)
+    measured = measure_network(found, components(), on_one_cpu=on_one_cpu)
+    assert measured["network.chance_doubt"].value == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("n_steps", "expected"), [(1, 0.495), (2, 0.0)])
 def test_a_transfer_that_got_stuck_once(n_steps: int, expected: float) -> None:
     """One single time may be a process that was paused; twice is the network."""
