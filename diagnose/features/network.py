@@ -35,8 +35,8 @@ READS_AS = {
     "are slow alike, at the same times, and no collective through the card says it; 0 where one does, or no card is named",
     "network.chance_doubt": "how probable it is that slow places, or times, are those of busy hosts by chance: they hold little "
     "more than half of the lost seconds of the other half, or have no place, and computes of these steps are slow, too, or there "
-    "was one such step alone, as where a process was paused, or all workers compute on one host, between whose processes is no "
-    "network, and it is not all on one link; 0 where they hold far more; misleads in jobs of few steps",
+    "was one such step alone, as where a process was paused; more where all workers compute on the CPUs of one host, between whose "
+    "processes is no network; 0 where they hold far more; misleads in jobs of few steps",
     "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
     "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
@@ -61,9 +61,8 @@ BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, 0.495
 #: ... and transfers without a place are those of busy hosts where so much of the lost seconds is in steps with slow computes: 0.3
 #: and 0.4 of real ranks that waited for processors, 0 of real cards, up to 0.2 of generated ones.
 BUSY_SHARE, BUSY_WITHIN = 0.2, 0.1
-#: Between processes of one host is no network, and when its cores are busy many links are slow: what is on one link to this part is
-#: something else, as a library that was put between. Busy hosts had 0.4 of it on one, links made slow in tests 0.99.
-ON_ONE_LINK, ONE_HOST_DOUBT = 0.8, 0.9
+#: ... and between processes of one host is no network: healthy real pipelines there had 0.53 to 0.71.
+ONE_HOST_DOUBT = 0.9
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -110,10 +109,9 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     busy = _share_of_slow_steps(transfers, breakdown) if everywhere else 0.0
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
     once = apart is not None and steps_share is not None and round(steps_share * len(breakdown.steps)) <= 1
-    of_host = on_one_cpu and float(transfers.link_excess_s.max(initial=0.0)) < ON_ONE_LINK * (links_s + groups_s)
     busy_doubt = float(np.clip((busy - BUSY_SHARE) / BUSY_WITHIN, 0.0, 1.0))
     doubt = CHANCE_DOUBT * max(nearness, float(once), busy_doubt)
-    found["network.chance_doubt"] = Feature(max(doubt, ONE_HOST_DOUBT * of_host))
+    found["network.chance_doubt"] = Feature(ONE_HOST_DOUBT if on_one_cpu and nearness else doubt)
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)
     found["network.slow_computes"] = Feature(busy) if everywhere else Feature.missing("slow transfers have places")

@@ -52,12 +52,12 @@ def test_transfers_that_are_slow_with_all_computes(slow_steps: list[int], expect
 
 
 @pytest.mark.parametrize(
-    ("second_ms", "on_one_cpu", "expected"), [(10.0, True, 0.0), (60.0, True, 0.9), (60.0, False, 0.0)]
+    ("repeats", "on_one_cpu", "expected"), [(0.9, True, 0.0), (0.7, True, 0.9), (0.7, False, 0.165)]
 )
-def test_links_between_processes_of_one_host(second_ms: float, on_one_cpu: bool, expected: float) -> None:
-    """Between processes of one host is no network: where several of its links are slow its cores are busy."""
-    slow = dataclasses.replace(SlowPlaces.nowhere(2, 2), repeats=0.9)
-    excess_ms = [[90.0, second_ms], [0.0, 0.0]]
+def test_links_between_processes_of_one_host(repeats: float, on_one_cpu: bool, expected: float) -> None:
+    """Between processes of one host is no network: where slow places hardly repeat its cores are busy."""
+    slow = dataclasses.replace(SlowPlaces.nowhere(2, 2), repeats=repeats)
+    excess_ms = [[90.0, 10.0], [0.0, 0.0]]
     found = dataclasses.replace(transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=excess_ms), slow=slow)
     measured = measure_network(found, components(), on_one_cpu=on_one_cpu)
     assert measured["network.chance_doubt"].value == pytest.approx(expected)
