@@ -19,11 +19,16 @@ UNKNOWN = "unknown"
 UNKNOWN_SHARE = 0.05
 #: Certainty of `unknown`: the time is lost, that much is measured.
 UNKNOWN_CERTAINTY = 0.6
-#: What a recorder knows of by the libraries' own functions alone, by component: the fact of the job, and what it may have missed.
-UNSEEN = dict.fromkeys(
-    ("launch-delay", "start-delay"),
-    ("reads_input", "no loader was seen to read: if the job reads its data by other means, it may wait for these"),
-) | {"between-steps": ("saves", "no save was seen: if the job saves by other means, it may be that")}
+#: What a recorder knows of by the libraries' own functions alone: the fact of the job, what it may have missed, and in which
+#: components that would be.
+UNSEEN = (
+    (
+        "reads_input",
+        "no loader was seen to read: if the job reads its data by other means, it may wait for these",
+        ("launch-delay", "start-delay"),
+    ),
+    ("saves", "no save was seen: if the job saves by other means, it may be that", ("between-steps", "start-delay")),
+)
 
 
 def list_unexplained(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:
@@ -59,9 +64,9 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
         title = "unknown cause: slow optimizers"
         text = "optimizers take longer there than those of peers in all steps, computes do not, and no rule says why"
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
-    fact, missed = UNSEEN.get(component, ("", ""))
-    if fact and getattr(analysis.trace.job, fact) is False:
-        text += f"; {missed}"
+    for fact, missed, components in UNSEEN:
+        if component in components and getattr(analysis.trace.job, fact) is False:
+            text += f"; {missed}"
     return Cause(
         cause=UNKNOWN,
         title=title or f"unknown cause: {COMPONENTS[component]}",

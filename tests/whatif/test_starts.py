@@ -147,6 +147,17 @@ def test_a_job_that_never_saves_may_save_by_other_means() -> None:
     assert "no save was seen" in unknown.evidence[0].text
 
 
+def test_a_first_rank_that_begins_late_may_save_by_other_means() -> None:
+    """Likewise where the first dp rank alone begins steps late, and loaders were seen."""
+    job = generate(SPEC, [CheckpointStall(period_steps=4, where="before", first_rank_only=True, recorded=False)])
+    metadata = dict(job.trace.schema.metadata)
+    facts = b'{"saves": false, "reads_input": true, '
+    metadata[b"diagnose.job"] = metadata[b"diagnose.job"].replace(b"{", facts, 1)
+    (unknown,) = diagnose_table(job.trace.replace_schema_metadata(metadata)).causes
+    assert unknown.title == "unknown cause: late workers at the start of a step"
+    assert "no save was seen" in unknown.evidence[0].text and "no loader" not in unknown.evidence[0].text
+
+
 @pytest.mark.parametrize("where", ["between", "before"])
 @pytest.mark.parametrize("spec", [SPEC, ABSOLUTE], ids=["step-clock", "job-clock"])
 def test_planned_work_with_rows_is_none_of_the_causes(where: str, spec: JobSpec) -> None:
