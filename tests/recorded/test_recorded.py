@@ -45,6 +45,7 @@ NAMES = (
     ),
     *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23", "half-old-d6", "first-mb-p23", "opt-f4"),
     *("short-p41", "sorted-told-d3"),
+    *("hosts-f6", "stage-host-p32", "load-workers-d5", "two-head-save-g23"),
 )
 
 
