@@ -35,8 +35,9 @@ READS_AS = {
     "are slow alike, at the same times, and no collective through the card says it; 0 where one does, or no card is named",
     "network.chance_doubt": "how probable it is that slow places, or times, are those of busy hosts by chance: they hold little "
     "more than half of the lost seconds of the other half, or have no place, and computes of these steps are slow, too, or there "
-    "was one such step alone, as where a process was paused; more where all workers compute on the CPUs of one host, between whose "
-    "processes is no network; 0 where they hold far more; misleads in jobs of few steps",
+    "was one such step alone, as where a process was paused; other dp ranks have it on the same link, too; more where all workers "
+    "compute on the CPUs of one host, between whose processes is no network; 0 where they hold far more; misleads in jobs of few "
+    "steps",
     "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
     "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
@@ -61,6 +62,9 @@ BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, 0.495
 #: ... and transfers without a place are those of busy hosts where so much of the lost seconds is in steps with slow computes: 0.3
 #: and 0.4 of real ranks that waited for processors, 0 of real cards, up to 0.2 of generated ones.
 BUSY_SHARE, BUSY_WITHIN = 0.2, 0.1
+#: ... and slow links that hardly repeat are so where other dp ranks have it on theirs, too: one had 1.1 to 2.2 times as much as the
+#: others in three real jobs with busy hosts, far more with real and made faults.
+ONE_RANK_RATIO = 3.0
 #: ... and between processes of one host is no network: healthy real pipelines there had 0.53 to 0.71.
 ONE_HOST_DOUBT = 0.9
 #: Ratios above are as good as infinite.
@@ -110,7 +114,9 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
     once = apart is not None and steps_share is not None and round(steps_share * len(breakdown.steps)) <= 1
     busy_doubt = float(np.clip((busy - BUSY_SHARE) / BUSY_WITHIN, 0.0, 1.0))
-    doubt = CHANCE_DOUBT * max(nearness, float(once), busy_doubt)
+    rank_ratio = found["network.rank_ratio"].value
+    is_alike = nearness > 0 and rank_ratio is not None and rank_ratio < ONE_RANK_RATIO
+    doubt = CHANCE_DOUBT * max(nearness, float(once or is_alike), busy_doubt)
     found["network.chance_doubt"] = Feature(ONE_HOST_DOUBT if on_one_cpu and nearness else doubt)
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)

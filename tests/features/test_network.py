@@ -63,6 +63,19 @@ def test_links_between_processes_of_one_host(repeats: float, on_one_cpu: bool, e
     assert measured["network.chance_doubt"].value == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(
+    ("repeats", "second_ms", "expected"), [(0.7, 60.0, 0.495), (0.7, 10.0, 0.165), (0.9, 60.0, 0.0)]
+)
+def test_links_of_several_ranks_that_hardly_repeat(repeats: float, second_ms: float, expected: float) -> None:
+    """Where the same link of the other dp rank is slow, too, now and then, the hosts are busy."""
+    slow = dataclasses.replace(SlowPlaces.nowhere(2, 2), repeats=repeats)
+    excess_ms = [[90.0, second_ms], [0.0, 0.0]]
+    found = dataclasses.replace(
+        transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=excess_ms), slow=slow, excess_ratio=5.0
+    )
+    assert measure_network(found, components())["network.chance_doubt"].value == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("n_steps", "expected"), [(1, 0.495), (2, 0.0)])
 def test_a_transfer_that_got_stuck_once(n_steps: int, expected: float) -> None:
     """One single time may be a process that was paused; twice is the network."""
