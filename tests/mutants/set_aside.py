@@ -11,6 +11,18 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "what comes later is less probable still",
     (
+        "diagnose/judge/checked_json.py",
+        "return not found or (set(map(type, found)) <= {int, float} and -MOST <= min(found) <= max(found) <= MOST)",
+        "-MOST <= min(found) <= max(found) <= MOST -> (-MOST <= min(found) <= max(found) < MOST)",
+        0,
+    ): "numbers with one of just `MOST` are looked at one by one, by the same measure",
+    (
+        "diagnose/judge/classifier.py",
+        "if log_odds >= 0:",
+        "log_odds >= 0 -> (log_odds > 0)",
+        0,
+    ): "both ways give one half at log odds of 0",
+    (
         "diagnose/judge/rest.py",
         "return max(waste if waste < NOISY_SHARE else waste - max(_measure_structure(analysis), 0.0), 0.0)",
         "waste < NOISY_SHARE -> (waste <= NOISY_SHARE)",
