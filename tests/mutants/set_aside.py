@@ -48,6 +48,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     ): "another answer only where a share is what is left of `HELD_SHARE` to the last bit",
     (
         "diagnose/whatif/batches.py",
+        "return values.reshape(n_nodes, -1)[:, ::stride]",
+        "1 -> 2",
+        0,
+    ): "numpy takes any negative number for the axis that is left",
+    (
+        "diagnose/whatif/batches.py",
         'warnings.simplefilter("ignore", RuntimeWarning)  # nodes that no lane recorded are in no batch',
         'warnings.simplefilter("ignore", RuntimeWarning) -> pass',
         0,
@@ -64,6 +70,27 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "-1 -> (1)",
         0,
     ): "both arrays have two axes: the last is axis 1",
+    (
+        "diagnose/whatif/components/gc_pause.py",
+        "if known and 2 * at[0].sum() < long[0].sum():",
+        "2 * at[0].sum() < long[0].sum() -> (2 * at[0].sum() <= long[0].sum())",
+        0,
+    ): "another answer only where just half of the stalls are where they are frequent",
+    (
+        "diagnose/whatif/components/input_delay.py",
+        "alike = left & found.late_or_long()[0][0, here.stage]",
+        "0 -> 1",
+        0,
+    ): "who stands still mostly is who is not late mostly: another answer only where just half are late",
+    (
+        "diagnose/whatif/components/input_delay.py",
+        "at[:] = 2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0])",
+        (
+            "2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0]) "
+            "-> (2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) <= rate(forward[0], exists[0]))"
+        ),
+        0,
+    ): "another answer only where one rate is just twice the other",
     (
         "diagnose/whatif/components/microbatch.py",
         "if correlation < MIN_CORRELATION or not agree:",
