@@ -18,7 +18,7 @@ from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.other_work import describe_types
 from diagnose.whatif.components.transfer import transfer_excess
 from diagnose.whatif.computes import gather_computes
-from diagnose.whatif.contention import _ends_then
+from diagnose.whatif.contention import _ends_then, _in_flight
 from diagnose.whatif.delays import delay_excess, measure_carried
 from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
 from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged, _opening
@@ -369,6 +369,17 @@ def test_what_ends_as_a_compute_starts_was_waited_for() -> None:
     assert found([1]) == []
     assert found([1], tolerance=0.2) == [1]
     assert found([2], delay=np.full((1, 1), 1.0)) == []
+
+
+@pytest.mark.parametrize(("op", "n_waits"), [(Op.FORWARD_SEND, 40), (Op.ALL_GATHER, 16)])
+def test_what_may_be_in_flight(op: Op, n_waits: int) -> None:
+    """Each of 40 computes starts beside the send before it; of gathers, which are one a chunk, the last 16 are asked."""
+    kinds = nodes(*[(op, 0)] * 40, *[(Op.FORWARD, 0)] * 40)
+    start_s = np.concatenate([np.arange(40.0), np.arange(40.0) + 0.1])[:, None, None] * np.ones((1, 4, 1))
+    o: Any = SimpleNamespace(block=SimpleNamespace(nodes=kinds, start_s=start_s, end_s=start_s + 0.9))
+    found = {waits.node - 40: waits.sources for waits in _in_flight(o, op, 1)}
+    assert list(found) == list(range(40 - n_waits, 40))
+    assert all(node in sources for node, sources in found.items())
 
 
 # ------------------------------------------------------------------------------------------ hidden barriers

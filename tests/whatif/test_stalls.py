@@ -13,7 +13,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.whatif.stalls import attribute_stalls
+from diagnose.whatif.stalls import _length_apart, attribute_stalls
 from tests.features.hand import evidence
 from tests.judge.cases import Measured, measure, measured
 
@@ -350,6 +350,26 @@ def test_all_workers_at_once_now_and_then_have_no_plan() -> None:
     seconds[FORWARD, :, 3, [0, 3, 4, 11, 13, 18, 23]] = STALL_S
     stalls = judged(seconds)
     assert share_of(stalls, StallKind.TOGETHER) == 1.0
+
+
+def test_collections_of_all_workers_every_so_many_steps_are_planned() -> None:
+    """Each in a forward of its own of the same step, as where a training loop collects on all ranks."""
+    seconds = nothing()
+    for stage in range(STAGES):
+        for dp in range(DP):
+            seconds[FORWARD, stage, (2 * stage + dp) % MICROBATCHES, ::6, dp] = STALL_S
+    assert share_of(judged(seconds), StallKind.PLANNED) == 1.0
+
+
+@pytest.mark.parametrize(("n_long", "length_s"), [(2, None), (3, 4.0)])
+def test_three_long_stalls_stand_out(n_long: int, length_s: float | None) -> None:
+    """More than four times as long as all others; not where a backward is as long."""
+    seconds = np.full((2, 1, 1, 12, 1), 0.9)
+    seconds[0, 0, 0, :n_long] = 4.0
+    left = np.ones(seconds.shape, dtype=bool)
+    assert _length_apart(seconds, left) == length_s
+    seconds[1, 0, 0, 5] = 4.0
+    assert _length_apart(seconds, left) is None
 
 
 def test_each_in_its_own_step_is_no_plan() -> None:
