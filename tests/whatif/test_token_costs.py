@@ -53,20 +53,14 @@ def test_tokens_that_tell_nothing_change_nothing(seed: int) -> None:
 
 def test_columns_are_those_of_the_first_stage_that_differ() -> None:
     """Other stages may have lost theirs; a column that is the same for all microbatches, or that nobody has, tells nothing."""
-    kinds = Nodes(
-        *np.array(
-            [
-                [Op.FORWARD, Op.FORWARD, Op.FORWARD, Op.OPTIMIZER],
-                [0, 0, 1, 0],
-                [0, 1, 0, 0],
-                [0, 1, 0, -1],
-                [0, 0, 0, -1],
-            ]
-        )
-    )
-    tokens, same = (
-        np.array(column)[:, None, None] for column in ([10.0, 20.0, np.nan, np.nan], [5.0, 5.0, np.nan, np.nan])
-    )
+    places = [
+        (Op.FORWARD, 0, 0, 0, 0),
+        (Op.FORWARD, 0, 1, 1, 0),
+        (Op.FORWARD, 1, 0, 0, 0),
+        (Op.OPTIMIZER, 0, 0, -1, -1),
+    ]
+    tokens, same = np.array([[10.0, 20.0, np.nan, np.nan], [5.0, 5.0, np.nan, np.nan]])[:, :, None, None]
+    kinds = Nodes(*np.array(places).T)
     for squares in (same, None):
         block = SimpleNamespace(nodes=kinds, steps=np.arange(1), tokens=tokens, tokens_sq=squares)
         assert _gather([SimpleNamespace(block=block)], (2, 1, 1)).ravel().tolist() == [10.0, 20.0]  # type: ignore[list-item]
