@@ -203,11 +203,7 @@ def _find_late(
         lasting = (
             more - max(_longest_pause_s(each, rank) for _, _, each in found) / span_s if by == "durations" else more
         )
-        if (
-            lasting < least
-            or more < max(least, _DEVIATIONS * usual)
-            or max(w for m, w, _ in found if m >= more / 2) < _WAITED_FOR
-        ):
+        if lasting < least or more < _DEVIATIONS * usual or max(w for m, w, _ in found if m >= more / 2) < _WAITED_FOR:
             continue
         named = LateRank(
             rank=rank,

@@ -57,9 +57,8 @@ class Likeness:
         for i, pair in enumerate(take_list(take_entry(part, "knots", place), f"{place}/knots", n=n_inputs)):
             here = f"{place}/knots/{i}"
             values, ranks = take_numbers(pair, "value", here, empty=True), take_numbers(pair, "rank", here, empty=True)
-            rising = np.diff(values) > 0 if len(values) > 1 else np.array([True])
-            falling = np.diff(ranks) < 0 if len(ranks) > 1 else np.array([False])
-            if len(values) != len(ranks) or not rising.all() or falling.any() or any(not 0 <= r <= 1 for r in ranks):
+            is_rising = (np.diff(values) > 0).all() and (np.diff(ranks) >= 0).all()
+            if len(values) != len(ranks) or not is_rising or any(not 0 <= r <= 1 for r in ranks):
                 raise ValueError(
                     f"{here}: expected increasing values, and for each a rank from 0 to 1 that does not fall"
                 )

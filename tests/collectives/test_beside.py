@@ -173,6 +173,10 @@ def test_dumps_of_two_recorders(tmp_path):
     check(diagnosis)
     assert [cause.title for cause in diagnosis.causes] == [cause.title for one in alone for cause in one.causes]
     assert diagnosis.collectives.format == "PyTorch Flight Recorder"
+    # What one of them could not look for, and the other did, is open no longer.
+    still_open = [{entry.cause for entry in one.not_checked} for one in (*alone, diagnosis)]
+    assert "worker-fault" in still_open[0]
+    assert still_open[2] == still_open[0] & still_open[1]
 
 
 def test_damaged_dumps_of_the_second_recorder(tmp_path):

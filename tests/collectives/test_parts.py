@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 import diagnose
-from diagnose.judge.collectives_beside import _is_worker
+from diagnose.judge.collectives_beside import _is_worker, _name
+from diagnose.judge.collectives_hang import find_hang
 from diagnose.judge.collectives_layout import find_layout
+from diagnose.judge.collectives_waits import measure_waits
 from diagnose.judge.rules import load_rules
-from diagnose.model.place import Worker
+from diagnose.model.collectives import COMPLETED, NONE, SCHEDULED, Collectives, Communicator
+from diagnose.model.place import Where, Worker
 from diagnose.trace.collectives.recognise import find_dumps, load_collectives
 from tests.collectives.simulate import Fault, Shape, simulate
 from tests.collectives.write import write_flight_recorder, write_inspector
@@ -30,6 +33,80 @@ from tests.collectives.write import write_flight_recorder, write_inspector
 def test_a_worker_and_its_members(known: Worker, worker: Worker, *, same: bool) -> None:
     """A member is its worker, and no other member; of two hosts one cannot be meant by both."""
     assert _is_worker(known, worker) is same
+
+
+@pytest.mark.parametrize(("n", "said"), [(4, ""), (6, " and 2 more")])
+def test_of_many_places_four_are_named(n: int, said: str) -> None:
+    """The others are counted."""
+    where = Where(workers=tuple(Worker(rank, 0, rank) for rank in range(n)))
+    assert _name(where) == "rank 0; rank 1; rank 2; rank 3" + said
+
+
+def waiting(groups: list[tuple[int, ...]], rows: list[tuple[int, int, int, bool]]) -> Collectives:
+    """Give what nobody ended: each row a rank, its group, the rank at the other end of a transfer or -1, and whether it sends."""
+    rank, communicator, peer, is_send = (np.array(column) for column in zip(*sorted(rows), strict=True))
+    n_ranks, n = max(max(group) for group in groups) + 1, len(rows)
+    return Collectives(
+        name="dumps",
+        format="PyTorch Flight Recorder",
+        ranks=np.arange(n_ranks),
+        are_ranks_known=True,
+        written_s=np.full(n_ranks, 1e4),
+        timeout_s=600.0,
+        hosts=(),
+        communicators=tuple(Communicator(f"g{i}", np.array(group), True) for i, group in enumerate(groups)),
+        kinds=("all_reduce", "send"),
+        is_ordered=True,
+        rank=rank,
+        communicator=communicator,
+        kind=(peer != NONE).astype(int),
+        number=np.ones(n, dtype=int),
+        peer=peer,
+        is_send=is_send,
+        size=np.ones(n, dtype=int),
+        content=(peer != NONE).astype(int),
+        called_s=np.arange(n) / 1e3,
+        noticed_s=np.full(n, np.nan),
+        duration_s=np.full(n, np.nan),
+        state=np.full(n, SCHEDULED, dtype=np.int8),
+        frames={},
+        span_s=1.0,
+    )
+
+
+@pytest.mark.parametrize(("both", "named"), [(False, (1,)), (True, None)])
+def test_a_transfer_waits_for_an_end_that_never_came(both: bool, named: tuple[int, ...] | None) -> None:
+    """Where both ranks are in it neither waits for the other: what holds it up is not recorded."""
+    rows = [(0, 0, 1, True)] + ([(1, 0, 0, False)] if both else [])
+    hang, doubts = find_hang(waiting([(0, 1)], rows))
+    assert (hang.ranks if hang else None) == named
+    assert any("operations are not over that all their ranks called" in doubt for doubt in doubts) == both
+
+
+@pytest.mark.parametrize(("first", "second", "named"), [(2, 3, (2, 3)), (2, 9, None)])
+def test_ranks_of_one_fault_follow_each_other(first: int, second: int, named: tuple[int, ...] | None) -> None:
+    """Two that others wait for in different groups are of one host or tensor group; far apart each may be at its own work."""
+    others = [rank for rank in range(16) if rank not in (first, second)]
+    groups = [(0, first), (1, second), tuple(others)]
+    rows = [(0, 0, NONE, False), (1, 1, NONE, False)] + [(rank, 2, NONE, False) for rank in others[2:]]
+    hang, doubts = find_hang(waiting(groups, rows))
+    assert (hang.ranks if hang else None) == named
+    assert any("in different groups" in doubt for doubt in doubts) == (named is None)
+
+
+@pytest.mark.parametrize(("spread", "late"), [(0.0, [3]), (0.1, [])])
+def test_who_is_late_is_so_far_beyond_what_ranks_differ_by(spread: float, late: list[int]) -> None:
+    """A rank that waits for 30% of the time less than the others is late, unless all of them differ by that much."""
+    called = waiting([tuple(range(8))], [(rank, 0, NONE, False) for rank in range(8) for _ in range(20)])
+    waits = np.array([0.5 + spread * (-1) ** rank - (0.3 if rank == 3 else 0.0) for rank in range(8)])
+    recorded = dataclasses.replace(
+        called,
+        is_ordered=False,
+        number=np.tile(np.arange(20), 8),
+        duration_s=np.repeat(waits / 20, 20),
+        state=np.full(160, COMPLETED, dtype=np.int8),
+    )
+    assert [one.rank for one in measure_waits(recorded, least=0.02).late] == late
 
 
 @pytest.mark.parametrize("shape", [Shape(1, 8, 1), Shape(2, 2, 2), Shape(2, 4, 1)])
@@ -56,12 +133,20 @@ def test_a_mismatch_of_as_many_names_all(tmp_path) -> None:
     assert [(hang.kind, hang.ranks) for hang in hangs] == [("mismatch", (0, 1)), ("mismatch", (1,))]
 
 
-def test_a_late_rank_is_for_those_whom_the_rule_names(tmp_path) -> None:
-    """What dumps show of a slow worker bears who mends it, and how to check it, as its rule has them."""
-    run = simulate(Shape(1, 8, 1), Fault("slow", 5, 1.35), seed=5, n_steps=12)
-    cause = diagnose.diagnose(write_flight_recorder(run, tmp_path / "dumps", seed=1, timing=True)).causes[0]
+@pytest.mark.parametrize(
+    ("shape", "fault", "named"),
+    [
+        (Shape(1, 8, 1), Fault("slow", 5, 1.35), "worker-fault"),
+        (Shape(2, 4, 2), Fault("link", factor=30.0, group=("pair", 5, 13)), "network-fault"),
+    ],
+)
+def test_a_culprit_is_for_those_whom_the_rule_names(shape: Shape, fault: Fault, named: str, tmp_path) -> None:
+    """What dumps show bears who mends it, and how to check it, as the rule of its cause has them."""
+    run = simulate(shape, fault, seed=5, n_steps=12)
+    folder = write_inspector(run, tmp_path / "dumps", seed=1, version="v4.3", has_p2p=True)
+    cause = diagnose.diagnose(folder).causes[0]
     rule = next(rule for rule in load_rules().rules if rule.id == cause.cause)
-    assert cause.cause == "worker-fault" and cause.who and cause.check
+    assert cause.cause == named and cause.who and cause.check
     assert (cause.who, cause.check) == (rule.who, rule.check)
 
 

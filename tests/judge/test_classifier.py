@@ -206,6 +206,7 @@ WORKER = "causes/worker-fault"
         (f"{WORKER}/left", "first right", "no parent, or with two"),
         (f"{WORKER}/right/0", 10**6, "right/0: '1000000'"),
         (f"{WORKER}/right/0", 10**400, "right/0"),
+        (f"{WORKER}/left", "leaf", r"left/\d\d?: '\d\d?'; expected an integer from 0 to \d\d?;"),
         (f"{WORKER}/left/0", 1.0, "left/0: '1.0'; expected an integer"),
         (f"{WORKER}/left/0", True, "left/0: 'True'; expected an integer"),
         (f"{WORKER}/feature/0", 999, "feature/0: '999'"),
@@ -237,6 +238,10 @@ def test_damage_is_named(tmp_path: Path, path: str, value: Any, says: str) -> No
         part = model["causes"]["worker-fault"]
         value = [part["right"][0], *part["left"][1:]]
         part["cover"][0] = 2 * part["cover"][part["right"][0]]
+    if value == "leaf":  # has a child behind the last node, which nobody goes to
+        part = model["causes"]["worker-fault"]
+        leaf, n_nodes = part["feature"].index(-1), len(part["left"])
+        value = [n_nodes if i == leaf else left for i, left in enumerate(part["left"])]
     damage(path, value)(model)
     file = tmp_path / "classifier.json"
     file.write_text(json.dumps(model))

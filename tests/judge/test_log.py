@@ -59,11 +59,16 @@ def cause_of(recoverable: float = 0.25, when: When | None = None, cause: str = "
     )
 
 
-def test_alone_slow() -> None:
-    """A log alone with a change of pace is straggling from an unknown cause, since then; every known cause is unchecked."""
-    verdict = judge_log(facts_of(When("onset", 101)), JOB, RULES)
+@pytest.mark.parametrize(("told", "what"), [(False, "iterations, or their work,"), (True, "iterations")])
+def test_alone_slow(*, told: bool, what: str) -> None:
+    """A log alone with a change of pace is straggling from an unknown cause, since then; every known cause is unchecked.
+
+    That their work may have grown is said where the log does not tell it.
+    """
+    verdict = judge_log(dataclasses.replace(facts_of(When("onset", 101)), is_work_told=told), JOB, RULES)
     assert verdict.verdict == "straggling"
     (cause,) = verdict.causes
+    assert cause.title == f"unknown cause: {what} got longer"
     assert (cause.cause, cause.when, cause.recoverable) == ("unknown", When("onset", 101), pytest.approx(0.25))
     assert cause.where == Where()
     assert "worker-fault" in [entry.cause for entry in verdict.not_checked]

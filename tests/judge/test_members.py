@@ -24,9 +24,17 @@ def test_a_late_member_is_named_by_what_is_known(worker: Worker, who: str) -> No
     assert said.values == {"late_s": 0.02, "late_share": 0.8, "last_share": 0.9}
 
 
-def test_a_member_that_nobody_knows() -> None:
-    """The reason is told, and nobody is named."""
-    said = describe_member(
-        "worker-fault/late_member", Worker(2, 3, 28), LateMember(None, reason="they all end together")
-    )
+@pytest.mark.parametrize(("share", "said"), [(0.994, "a share of 0.99"), (0.996, "all"), (1.2, "all")])
+def test_nearly_all_is_all(share: float, said: str) -> None:
+    """What rounds to one, or is above it by noise, is no figure."""
+    text = describe_member("x", Worker(2, 3, 29), LateMember(1, 0.02, share, min(share, 1.0), "ends")).text
+    assert f", {said} of what the worker is behind its peers; it is last in {said} of the computes" in text
+
+
+@pytest.mark.parametrize("measured", [(), (0.02, 0.3, 0.4, "ends")])
+def test_a_member_that_nobody_knows(measured: tuple) -> None:
+    """The reason is told, and nobody is named, whatever was measured of the one that comes last."""
+    late = LateMember(None, *measured, reason="they all end together")
+    said = describe_member("worker-fault/late_member", Worker(2, 3, 28), late)
     assert said.text == "which member of dp 2 stage 3 is slow is not known: they all end together"
+    assert said.values == {"late_s": late.late_s, "late_share": late.late_share, "last_share": late.last_share}

@@ -601,6 +601,17 @@ def test_slow_workers_that_lose_little_are_not_named(second: float, named: list[
         assert find_culprits(analysis, ("worker",)) == ([(1, 0), (0, 0)] if is_large else named)
 
 
+@pytest.mark.parametrize(("slowest", "other"), [((1, 0), False), ((0, 1), True)])
+def test_figures_of_a_worker_that_is_not_named_are_not_told(slowest: tuple[int, int], other: bool) -> None:
+    """Where others than the slowest worker bear the seconds, the evidence is their part of these, and not its ratios."""
+    analysis = blamed([[0.0, 0.1], [0.9, 0.0]], "worker")
+    analysis = dataclasses.replace(analysis, suspects=dataclasses.replace(analysis.suspects, workers=(slowest,)))
+    found = list_evidence(analysis, judged(analysis, "worker-fault"), Benefit(0.2, np.full(8, 0.2)), None)
+    values = {item.id.removeprefix("worker-fault/"): item.values for item in found}
+    assert ("worker.ratio" in values) != other
+    assert values.get("named") == ({"worker.named_share": pytest.approx(0.9)} if other else None)
+
+
 @pytest.mark.parametrize(
     ("elsewhere", "without", "named", "recoverable"),
     [
@@ -634,6 +645,7 @@ def test_the_named_workers_are_priced(
         ({"a": 0.25, "b": 0.5}, 0.2, [("b", 0.4), ("a", 0.2)]),
         ({"a": 1.0, "b": 1.0}, 0.0, [("a", 0.4), ("b", 0.4)]),
         ({"a": 3.0}, 0.0, [("a", 0.8)]),
+        ({"a": 3.0, "b": 0.5}, 0.0, [("a", 1.6 / 3.0), ("b", 0.8 / 3.0)]),
     ],
     ids=str,
 )
@@ -649,7 +661,9 @@ def test_confidence_is_split_with_what_is_told(
     }
     found, told = split_confidence(rule, features, 0.8)
     assert found == pytest.approx(left)
-    assert [(other.cause, other.confidence) for other in told] == [(name, pytest.approx(p)) for name, p in others]
+    assert [(other.cause, other.confidence) for other in told] == [
+        (name, pytest.approx(p, abs=1e-4)) for name, p in others
+    ]
 
 
 def test_what_is_impossible_is_no_alternative() -> None:
@@ -819,3 +833,6 @@ def test_inputs_outside_of_their_range() -> None:
     assert list(found) == [1, 0]
     assert 0.0 < found[0] < found[1] < 1.0
     assert likeness.outside([0.0, 1.0, 0.5, 0.5, 0.5]) == {}
+    # A part of the range it is that counts, wherever that lies.
+    far = Likeness([(np.array([7.0, 9.0]), np.array([0.0, 1.0]))] * 2, np.zeros((1, 2)), 1.0, 1.0)
+    assert far.outside([10.0, 3.0]) == pytest.approx({0: math.log(1.5), 1: math.log(3.0)})

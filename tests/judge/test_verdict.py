@@ -807,6 +807,7 @@ def test_what_is_rather_unknown_is_said_to_be(probability: float, said: str) -> 
     assert (cause.cause, cause.where, cause.share) == (said, whole.where, whole.share)
     assert cause.confidence == pytest.approx(max(probability, 1.0 - probability) * whole.confidence, abs=1e-4)
     assert any(TELL.tells_apart in item.text for item in cause.evidence) == (said == "unknown")
+    assert [other.cause for other in cause.alternatives] == ["unknown" if said == "worker-fault" else "worker-fault"]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,18 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "what comes later is less probable still",
     (
+        "diagnose/judge/checked_json.py",
+        "return not found or (set(map(type, found)) <= {int, float} and -MOST <= min(found) <= max(found) <= MOST)",
+        "-MOST <= min(found) <= max(found) <= MOST -> (-MOST <= min(found) <= max(found) < MOST)",
+        0,
+    ): "numbers with one of just `MOST` are looked at one by one, by the same measure",
+    (
+        "diagnose/judge/classifier.py",
+        "if log_odds >= 0:",
+        "log_odds >= 0 -> (log_odds > 0)",
+        0,
+    ): "both ways give one half at log odds of 0",
+    (
         "diagnose/judge/rest.py",
         "return max(waste if waste < NOISY_SHARE else waste - max(_measure_structure(analysis), 0.0), 0.0)",
         "waste < NOISY_SHARE -> (waste <= NOISY_SHARE)",
@@ -30,16 +42,34 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     ): "another answer only where two starts are apart by a nanosecond to the last bit",
     (
         "diagnose/whatif/barriers.py",
+        "continue",
+        "continue -> break",
+        2,
+    ): "it ends a loop that has no more turns",
+    (
+        "diagnose/whatif/barriers.py",
         "return np.asarray(lanes & (early <= 1.0 - HELD_SHARE) & explained)",
         "early <= 1.0 - HELD_SHARE -> (early < 1.0 - HELD_SHARE)",
         0,
     ): "another answer only where a share is what is left of `HELD_SHARE` to the last bit",
     (
         "diagnose/whatif/batches.py",
+        "return values.reshape(n_nodes, -1)[:, ::stride]",
+        "1 -> 2",
+        0,
+    ): "numpy takes any negative number for the axis that is left",
+    (
+        "diagnose/whatif/batches.py",
         'warnings.simplefilter("ignore", RuntimeWarning)  # nodes that no lane recorded are in no batch',
         'warnings.simplefilter("ignore", RuntimeWarning) -> pass',
         0,
     ): "a warning, which tests of mutants ignore; no time changes",
+    (
+        "diagnose/whatif/clocks.py",
+        "before = np.minimum(np.searchsorted(every_step, rows.step), len(every_step) - 1)",
+        "1 -> 2",
+        0,
+    ): "rows of the last step go on in none",
     (
         "diagnose/whatif/components/between_steps.py",
         "shown = late_s[following][busy] >= SHOWN_SHARE * tail_s[busy]",
@@ -53,11 +83,44 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "both arrays have two axes: the last is axis 1",
     (
+        "diagnose/whatif/components/gc_pause.py",
+        "if known and 2 * at[0].sum() < long[0].sum():",
+        "2 * at[0].sum() < long[0].sum() -> (2 * at[0].sum() <= long[0].sum())",
+        0,
+    ): "another answer only where just half of the stalls are where they are frequent",
+    (
+        "diagnose/whatif/components/input_delay.py",
+        "alike = left & found.late_or_long()[0][0, here.stage]",
+        "0 -> 1",
+        0,
+    ): "who stands still mostly is who is not late mostly: another answer only where just half are late",
+    (
+        "diagnose/whatif/components/input_delay.py",
+        "at[:] = 2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0])",
+        (
+            "2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0]) "
+            "-> (2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) <= rate(forward[0], exists[0]))"
+        ),
+        0,
+    ): "another answer only where one rate is just twice the other",
+    (
         "diagnose/whatif/components/microbatch.py",
         "if correlation < MIN_CORRELATION or not agree:",
         "correlation < MIN_CORRELATION -> (correlation <= MIN_CORRELATION)",
         0,
     ): "another answer only where a correlation is one half to the last bit",
+    (
+        "diagnose/whatif/contention.py",
+        "[i * 2**32 + np.repeat(np.arange(len(r)), r.shape[1]) for r, (i, _, _) in zip(ratios, places, strict=True)]",
+        "i * 2**32 -> (i / 2 ** 32)",
+        0,
+    ): "a fraction of a step keeps the steps of blocks apart as well",
+    (
+        "diagnose/whatif/delays.py",
+        "late = delay_s.max(axis=(1, 2)) > SHORTEST_S",
+        "delay_s.max(axis=(1, 2)) > SHORTEST_S -> (delay_s.max(axis=(1, 2)) >= SHORTEST_S)",
+        0,
+    ): "what is just so late is beyond nothing, either",
     (
         "diagnose/whatif/graph.py",
         "forget[position].append(node)",
@@ -71,11 +134,32 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "a group more, of no rank, is read by nobody",
     (
+        "diagnose/whatif/graph.py",
+        "return np.array_split(nodes, min(1 + len(nodes) * n_lanes // MAX_CELLS, len(nodes))) if len(nodes) else []",
+        "len(nodes) * n_lanes // MAX_CELLS -> (len(nodes) * n_lanes * MAX_CELLS)",
+        0,
+    ): "in how many parts nodes are looked at changes no time",
+    (
         "diagnose/whatif/levels.py",
         "short = n_on[head] < MIN_CHAIN",
         "n_on[head] < MIN_CHAIN -> (n_on[head] <= MIN_CHAIN)",
         0,
     ): "a chain ends when it does, added up at once or level by level",
+    (
+        "diagnose/whatif/medians.py",
+        "TINY_RATIO = 1e-9",
+        "1e-9 -> 2e-09",
+        0,
+    ): "any ratio far below all others will do",
+    (
+        "diagnose/whatif/observed.py",
+        "recent = recent[sample.held_shares(recent, np.full_like(recent, node)) >= HELD_SHARE]",
+        (
+            "sample.held_shares(recent, np.full_like(recent, node)) >= HELD_SHARE "
+            "-> (sample.held_shares(recent, np.full_like(recent, node)) > HELD_SHARE)"
+        ),
+        0,
+    ): "another answer only where a wait holds in just `HELD_SHARE` of the lanes",
     (
         "diagnose/whatif/occupied.py",
         "inside |= (start[before + 1] <= begins + slack) & (end[before + 1] >= ends - slack) & (start[before + 1] < ends)",
@@ -89,6 +173,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where two times agree to the last bit",
     (
+        "diagnose/whatif/recorded.py",
+        "here[self.computes[self.computes >= 0]] = True",
+        "self.computes >= 0 -> (self.computes > 0)",
+        0,
+    ): "the first node is a first forward, which waits for no send",
+    (
         "diagnose/whatif/removal.py",
         "for kind in np.unique(kinds[stall > 0]).tolist():",
         "stall > 0 -> (stall >= 0)",
@@ -101,6 +191,24 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         2,
     ): "where own times have one lane alone, what a rank does among peers is not used",
     (
+        "diagnose/whatif/rewrite.py",
+        "return node if node >= 0 else None",
+        "node >= 0 -> (node > 0)",
+        0,
+    ): "the first node is a compute, and no transfer",
+    (
+        "diagnose/whatif/rewrite.py",
+        "self._wait(np.r_[-1, computes[at[:-1]]], received[at])",
+        "1 -> 2",
+        0,
+    ): "whatever is below 0 is nothing",
+    (
+        "diagnose/whatif/scenarios.py",
+        "if not (ideal_s > 0).all():",
+        "ideal_s > 0 -> (ideal_s >= 0)",
+        0,
+    ): "another answer only where a step takes just nothing: computes that take no time are left out before",
+    (
         "diagnose/whatif/scenarios.py",
         "with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:",
         "4 -> 5",
@@ -112,4 +220,10 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "1 -> 2",
         0,
     ): "whatever is below 0 is no recv",
+    (
+        "diagnose/whatif/starts.py",
+        "later = ends_s > self.ends_s[step]",
+        "ends_s > self.ends_s[step] -> (ends_s >= self.ends_s[step])",
+        0,
+    ): "of rows that end at once either may be told",
 }

@@ -1,5 +1,6 @@
 """Readings of small made series: values that one can add in the head, traps, and what a curve is drawn from."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -7,7 +8,8 @@ import pytest
 
 from diagnose.judge.rules import built_in_rules
 from diagnose.judge.telemetry import Place, judge_telemetry
-from diagnose.judge.telemetry_file import read_telemetry_rules
+from diagnose.judge.telemetry_file import Sign, read_telemetry_rules
+from diagnose.judge.telemetry_words import describe_sign
 from diagnose.model.telemetry import METRICS, Series, Span, Suspect, Telemetry
 from diagnose.model.telemetry_document import TelemetryDocument, TelemetryFinding
 from diagnose.report.html.draw import styled
@@ -55,6 +57,17 @@ def test_what_comes_and_goes_is_read_while_it_is_there():
         span = Span(T0 + 50.0, T0 + 90.0, None, spells)
         (reading,) = _read(series, "gpu_temperature_c", "median", peers=("b", "c"), span=span)
         assert (reading.value, reading.peers) == (value, peers)
+
+
+@pytest.mark.parametrize(("peers", "said"), [((), ""), (("b",), ", its peers 60 °C")])
+def test_a_sign_is_told_beside_its_peers_where_there_are_any(peers, said):
+    """Nobody is compared with nobody."""
+    series = [_series("gpu_temperature_c", host, "0", [level] * 10) for host, level in (("a", 90), ("b", 60))]
+    (reading,) = _read(series, "gpu_temperature_c", "median", peers=peers)
+    words = {"says": "it is at {value}", "beside": "its peers {peers}"}
+    sign = Sign("hot", reading.metric.name, "median", 0, True, 5.0, 0.0, 0.0, None, None, None, False, **words)
+    assert describe_sign(sign, reading) == f"it is at 90 °C{said}"
+    assert describe_sign(dataclasses.replace(sign, beside=""), reading) == "it is at 90 °C"
 
 
 def test_a_counter_that_was_set_back_grew_all_the_same():

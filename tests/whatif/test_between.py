@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from diagnose.whatif.components.between_steps import measure_between, measure_tails
+from diagnose.whatif.components.between_steps import blame_leads, explain_between, measure_between, measure_tails
 from tests.jobs import hand_job, to_table
 from tests.judge.cases import Measured, measure
 
@@ -119,6 +119,17 @@ def test_rows_before_a_step_say_what_the_time_is_lost_to(row: str, component: st
     assert back_s.pop(component) == pytest.approx(20.0 / 6 + unexplained_s * (component == "between-steps"), abs=0.01)
     assert back_s.pop("between-steps", 0.0) <= unexplained_s + 1e-6
     assert max(back_s.values()) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_wait_before_a_step_ends_where_that_begins() -> None:
+    """Of loaders the one is late for 20 s, and the other for 10 s and half a second of the step, which is no time before it."""
+    starts = np.cumsum([1000.0, 10.0, 10.0, 30.0, 10.0, 10.0])
+    rows = [(13, 0, "data-load", -20.0, 20.0), (13, 1, "data-load", -10.0, 10.5)]
+    m = job({10 + i: float(start) for i, start in enumerate(starts)}, rows)
+    explained_s = explain_between(m.trace, m.observed, measure_between(m.trace, m.observed))
+    led_s = blame_leads(m.trace, m.observed, explained_s)
+    assert led_s is not None
+    np.testing.assert_allclose(6 * led_s, [[20.0, 10.0]], atol=1e-6)
 
 
 def test_what_one_worker_does_holds_up_nobody_where_known_steps_did_not_wait() -> None:

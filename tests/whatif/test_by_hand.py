@@ -11,17 +11,22 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence, Nodes, Seconds
 from diagnose.whatif import clocks
-from diagnose.whatif.barriers import _find_barrier, _find_barriers, _holds, _lane_mean, _left_over
+from diagnose.whatif.barriers import _find_barrier, _find_barriers, _holds, _lane_mean, _left_over, _list_late
 from diagnose.whatif.batches import GRANULARITY_S, SampledLanes, _group_alike
 from diagnose.whatif.clean import _flatten, _lay_out, _unite, split_clean
 from diagnose.whatif.clocks import carry_over
+from diagnose.whatif.components.other_work import describe_types
+from diagnose.whatif.components.transfer import transfer_excess
 from diagnose.whatif.computes import gather_computes
-from diagnose.whatif.contention import _ends_then
+from diagnose.whatif.contention import _ends_then, _in_flight
 from diagnose.whatif.delays import delay_excess, measure_carried
 from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
-from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged
-from diagnose.whatif.observed import Observed, _add_tied_waits, _types_apart
+from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged, _opening
+from diagnose.whatif.observed import Observed, _add_tied_waits, _moving_times, _types_apart
 from diagnose.whatif.occupied import Keys, Union, _last_before
+from diagnose.whatif.overlaps import find_overlaps
+from diagnose.whatif.replay import own_times
+from diagnose.whatif.scenarios import typical_start
 from diagnose.whatif.slow_places import pair_seconds
 from diagnose.whatif.starts import list_opening
 from diagnose.whatif.timeline import _times
@@ -281,8 +286,26 @@ def test_rows_are_taken_out_of_computes_that_they_make_longer() -> None:
     longer[0, 0, 0, 1] = 3.0
     np.testing.assert_array_equal(without_recorded_pauses([computing()], rows, longer, 1), compute_s)
     assert without_recorded_pauses([computing()], rows_of((Op.GC, 11, 1.0, 1.0)), longer, 1) is longer
+    # What covers nearly all of a compute is no part of its work.
+    whole = rows_of((Op.GC, 10, 1.0, 2.0), (Op.GC, 11, 1.0, 2.0), (Op.GC, 13, 1.0, 3.0))
+    longer[0, 0, 0, :2] = 3.0
+    np.testing.assert_array_equal(without_recorded_pauses([computing()], whole, longer, 1), compute_s)
+    # Each type for itself: those beside other computes made none longer.
+    longer[0, 0, 0, 0] = 2.0
+    beside = rows_of((Op.GC, 11, 1.0, 2.0), (Op.CUDA_MALLOC, 12, 1.0, 2.5), (Op.DATA_LOAD, 13, 1.0, 2.5))
+    np.testing.assert_array_equal(without_recorded_pauses([computing()], beside, longer, 1), compute_s)
     elsewhere = rows_of((Op.GC, 99, 1.0, 2.0), (Op.EVAL, 11, 1.0, 2.0))
     np.testing.assert_array_equal(without_recorded_pauses([computing()], elsewhere, longer, 1), compute_s)
+
+
+def test_what_other_work_adds_inside_operations_is_told_a_step() -> None:
+    """Mean seconds a step of each type that has any."""
+    excess_s = {3: np.array([[4.0], [0.0]]), 5: np.array([[1.0], [1.0]])}
+    block = SimpleNamespace(steps=np.arange(2), n_dp=1)
+    none = rows_of((Op.GC, 0, 0.0, 0.0)).take(np.zeros(0, dtype=np.int64))
+    o: Any = SimpleNamespace(block=block, others=none, inside_s={1: excess_s}, busy=None)
+    (work,) = describe_types([o], ["log", "probe"], 1)
+    assert (work.name, work.uneven_s) == ("probe", 3.0)
 
 
 def test_rows_of_a_lane_are_joined() -> None:
@@ -346,6 +369,17 @@ def test_what_ends_as_a_compute_starts_was_waited_for() -> None:
     assert found([1]) == []
     assert found([1], tolerance=0.2) == [1]
     assert found([2], delay=np.full((1, 1), 1.0)) == []
+
+
+@pytest.mark.parametrize(("op", "n_waits"), [(Op.FORWARD_SEND, 40), (Op.ALL_GATHER, 16)])
+def test_what_may_be_in_flight(op: Op, n_waits: int) -> None:
+    """Each of 40 computes starts beside the send before it; of gathers, which are one a chunk, the last 16 are asked."""
+    kinds = nodes(*[(op, 0)] * 40, *[(Op.FORWARD, 0)] * 40)
+    start_s = np.concatenate([np.arange(40.0), np.arange(40.0) + 0.1])[:, None, None] * np.ones((1, 4, 1))
+    o: Any = SimpleNamespace(block=SimpleNamespace(nodes=kinds, start_s=start_s, end_s=start_s + 0.9))
+    found = {waits.node - 40: waits.sources for waits in _in_flight(o, op, 1)}
+    assert list(found) == list(range(40 - n_waits, 40))
+    assert all(node in sources for node, sources in found.items())
 
 
 # ------------------------------------------------------------------------------------------ hidden barriers
@@ -421,6 +455,26 @@ def test_several_waits_share_the_ranks() -> None:
     np.testing.assert_allclose(_left_over(start_s[2], end_s * 0.1, delay, whole), [[2.0, 2.0]] * 4)
 
 
+def test_of_waits_the_one_that_leaves_least_of_the_delay_is_taken() -> None:
+    """A step in which nothing was late counts for none; nor is it enough to explain one rank well, and the other not."""
+    found, start_s = nodes((Op.FORWARD, 1), (Op.FORWARD, 2), (Op.FORWARD, 0)), np.full((3, 4, 2), 10.0)
+    delay = np.array([2.0, 2.0, 2.0, 0.0])[:, None] * np.ones((1, 2))
+    end_s = np.full((3, 4, 2), 9.7)
+    end_s[0] = np.array([9.9, 9.9, 9.9, 1.0])[:, None]
+    both = np.ones(2, dtype=bool)
+    assert _find_barrier(found, start_s, end_s, 2, delay, both, [1, 0]) == Barrier((0,), across_dp=False, lanes=None)
+    end_s[0] = [9.9, 12.0]
+    assert _find_barrier(found, start_s, end_s, 2, delay, both, [0, 1]) == Barrier((1,), across_dp=False, lanes=None)
+
+
+def test_what_is_late_in_one_step_is_not_late() -> None:
+    """On the mean over steps of one rank at least; what waits for nothing is never late."""
+    graph: Any = SimpleNamespace(sources=Ragged.of([(), (0,), (0,)]))
+    start_s, end_s = np.ones((2, 3, 4, 2))
+    start_s[0], start_s[1, 0], start_s[2, :, 1] = 9.0, 2.0, 1.4
+    assert _list_late(graph, start_s, end_s, 0.3) == {2}
+
+
 # ------------------------------------------------------------------------------------------ batches
 
 
@@ -433,6 +487,11 @@ def lanes(start_s: Any, end_s: Any = None, *, n_dp: int = 1, filled: Any = None,
         start_s=start, end_s=end, filled=filled, nodes=nodes(*(kinds or [(Op.FORWARD_SEND, 0)] * len(start)))
     )
     return SampledLanes(block)
+
+
+def single_events(n: int) -> Events:
+    """Let each of so many operations be an event of its own."""
+    return Events.of([Event((node,), across_dp=False, completes=(node,)) for node in range(n)])
 
 
 @pytest.mark.parametrize(
@@ -501,6 +560,66 @@ def test_a_recv_waits_for_what_it_begins_with_the_end_of() -> None:
         moved, ended = sample.start_s.mean(axis=1), np.array([0.9, 0.95, 3.0])
         _add_tied_waits(nodes(*kinds), sample, waits, np.arange(3), moved, ended)
         assert waits == [set(), set(), found]
+
+
+def test_when_an_operation_usually_moves() -> None:
+    """As late as its lane, where it is missing in another one that is ten seconds late; with its batch it ends at the last."""
+    sample = lanes([[0.0, 10.0], [1.0, 11.0], [2.0, NAN]])
+    moves_s, ends_s = _moving_times(sample, np.zeros((3, 2, 1)), single_events(3), [(0, 1)])
+    assert moves_s.tolist() == [5.0, 6.0, 1.0 + (1.0 + 10.5) / 2]
+    assert ends_s.tolist() == [6.0, 6.0, 6.75]
+
+
+def test_when_an_operation_starts_that_no_lane_has_with_the_others() -> None:
+    """On the mean of the lanes that have it."""
+    start_s = np.array([[1.0, NAN, NAN], [NAN, 3.0, 5.0]])[:, :, None]
+    block: Any = SimpleNamespace(nodes=nodes((Op.FORWARD, 0), (Op.FORWARD, 1)), start_s=start_s, steps=np.arange(3))
+    assert typical_start(block).tolist() == [1.0, 4.0]
+
+
+@pytest.mark.parametrize("n_steps", [4, 300])
+def test_a_transfer_that_ends_before_it_begins_took_no_time(n_steps: int) -> None:
+    """By more than clocks are off; a compute keeps what was recorded, however many lanes there are."""
+    kinds = nodes((Op.FORWARD_SEND, 0), (Op.FORWARD_SEND, 0), (Op.FORWARD, 0))
+    start_s = np.ones((3, n_steps, 1))
+    block: Any = SimpleNamespace(
+        nodes=kinds, start_s=start_s, end_s=start_s + np.array([-0.02, -0.005, -0.02])[:, None, None]
+    )
+    graph = Graph(Ragged.of([()] * 3), single_events(3), {}, (), frozenset())
+    assert [own.max() for own in own_times(block, graph)] == pytest.approx([0.0, -0.005, -0.02])
+
+
+def test_what_a_transfer_may_open_before_any_compute() -> None:
+    """All that waits for nothing but transfers, and what such a compute would open not."""
+    kinds = nodes((Op.FORWARD_RECV, 0), (Op.FORWARD, 0), (Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 0), (Op.FORWARD, 0))
+    found = _opening(kinds, Ragged.of([(), (0,), (1,), (0,), (3, 1)]), single_events(5))
+    assert found == {1, 3}
+
+
+@pytest.mark.parametrize(("n_pairs", "n_lanes", "found"), [(1, 7, False), (6, 7, True), (1, 8, True)])
+def test_few_lanes_show_computes_side_by_side_where_many_are(n_pairs: int, n_lanes: int, *, found: bool) -> None:
+    """Below eight lanes a tenth of the computes of a worker that runs two at a time do at least; one pair may be chance."""
+    kinds = nodes(*[(Op.FORWARD, 0)] * 24)
+    kinds.seq[:] = np.arange(24)
+    at = np.arange(24.0)
+    at[1 : 2 * n_pairs : 2] -= 1.0
+    start_s = at[:, None, None] * np.ones((1, n_lanes, 1))
+    block: Any = SimpleNamespace(nodes=kinds, start_s=start_s, end_s=start_s + 0.9)
+    pairs = {2 * n + side: {2 * n + 1 - side} for n in range(n_pairs) for side in (0, 1)}
+    assert find_overlaps(block, at) == (pairs if found else {})
+
+
+def test_a_transfer_is_long_against_the_step() -> None:
+    """Where transfers take next to nothing, by half a thousandth of the step, whatever ends early in it."""
+    kinds = nodes((Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 1), (Op.OPTIMIZER, 1))
+    moves = Events.of([Event((0, 1), across_dp=False, completes=(0, 1)), Event((2,), across_dp=False, completes=(2,))])
+    end_s = np.array([0.1, 0.1, 10.0])[:, None, None] * np.ones((1, 12, 2))
+    block: Any = SimpleNamespace(nodes=kinds, start_s=end_s, end_s=end_s, n_dp=2, steps=np.arange(12), filled=None)
+    for seconds, found in ((0.004, []), (0.006, [1])):
+        own = np.full((3, 12, 2), 1e-6)
+        own[1, 5, 1] = seconds
+        o = Observed(block, Graph(Ragged.of([()] * 3), moves, {}, (), frozenset()), own, own)
+        assert list(transfer_excess(o, [o])[0]) == found
 
 
 def test_what_a_worker_begins_a_step_with() -> None:

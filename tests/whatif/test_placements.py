@@ -21,7 +21,11 @@ from diagnose.model.placement import match_transfers, stage_at
 from diagnose.model.remedy import Refusal
 from diagnose.model.trace import Nodes
 from diagnose.trace.placement import find_positions
+from diagnose.whatif.dependencies import N_TYPES, number_kinds
+from diagnose.whatif.graph import Layout
 from diagnose.whatif.overlaps import chain_beside, find_overlaps
+from diagnose.whatif.recorded import MOVES
+from diagnose.whatif.schedule import _list_ends
 from diagnose.whatif.variants import measure_variants
 from tests.jobs import load, to_table
 from tests.judge.cases import measure
@@ -167,6 +171,31 @@ def test_transfers_serve_what_crosses_stages() -> None:
     assert match_transfers(nodes) == {4: 0, 5: 1, 6: 2, 7: 3}
 
 
+def test_transfers_with_each_peer_are_a_stream_of_their_own() -> None:
+    """Stage 1 sends forwards of both of its chunks to stage 2, and receives one from stage 0 and one from stage 2."""
+    holder = [0, 1, 2, 1, 2, 0]
+    nodes = nodes_of([(stage, holder[:at].count(stage), 0) for at, stage in enumerate(holder)])
+    nodes = dataclasses.replace(nodes, position=np.arange(6))
+    ops = np.array([Op.FORWARD_SEND, Op.FORWARD_SEND, Op.FORWARD_RECV, Op.FORWARD_RECV])
+    nodes = nodes.add(ops, np.ones(4, dtype=np.int64), np.array([0, 1, 0, 1]))
+    kinds = number_kinds(Layout(nodes, np.arange(10.0)))
+    assert kinds[6] == kinds[7] and kinds[8] != kinds[9]
+    assert [kind % N_TYPES for kind in kinds] == nodes.op.tolist()
+
+
+def test_both_ends_of_a_message_are_of_one_link() -> None:
+    """What a chunk sends forward the next one receives, and what it sends backward the one before, dealt out or as a V."""
+    for positions in (np.arange(6), np.array([0, 1, 2, 5, 4, 3])):
+        links = dict(zip(MOVES, _list_ends(3, positions), strict=True))
+        chunk = np.argsort(positions)
+        for send, recv, here, there in (
+            (Op.FORWARD_SEND, Op.FORWARD_RECV, chunk[:-1], chunk[1:]),
+            (Op.BACKWARD_SEND, Op.BACKWARD_RECV, chunk[1:], chunk[:-1]),
+        ):
+            assert links[send][here].tolist() == links[recv][there].tolist()
+            assert links[send][here[0]] == here[0] % 3 * 4 + there[0] % 3
+
+
 def test_what_runs_beside_something_waits_for_what_that_waits_for() -> None:
     """Of four computes the second and third overlap: both wait for the first, and the fourth for both."""
     waits: list[set[int]] = [set() for _ in range(4)]
@@ -215,6 +244,10 @@ def test_two_models_in_turns() -> None:
     assert found is not None
     assert np.allclose(found[0, 0, :, 0, 0], [3.0, 1.0, 1.0], rtol=0.05)
     assert (found[1] == 1.0).all()
+    lost = work_s.copy()
+    lost[0, 0, 1] = np.nan  # nobody knows how long they are: as long as others
+    found = measure_variants(no_overlap, lost)
+    assert found is not None and found[0, 0, 1] == 1.0 < found[0, 0, 0]
     # A long document of one rank, documents of all, and microbatches of a pipeline are none.
     once = np.where(np.arange(4) == 1, work_s, 1.0)
     assert measure_variants(no_overlap, once) is None

@@ -16,9 +16,18 @@ from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import SlowPlaces
 from diagnose.numerics.robust import lower_median
 from diagnose.report import words
+from diagnose.whatif import slow_places
 from diagnose.whatif.components.transfer import TransferPart
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.slow_places import _find_innocent, _Lost, _repeat_places, list_ways, pair_seconds
+from diagnose.whatif.slow_places import (
+    _are_alike,
+    _find_innocent,
+    _Lost,
+    _repeat_places,
+    find_slow_places,
+    list_ways,
+    pair_seconds,
+)
 from tests.judge.cases import Measured, causes, measure
 
 RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
@@ -93,7 +102,9 @@ def test_one_direction_of_a_link_is_one_direction() -> None:
     for index, direction in enumerate(("forward", "backward")):
         fault = NetworkFault(scope="link", dp_rank=1, stage=1, slowdown=15.0, direction=direction)  # type: ignore[arg-type]
         found = with_fault(fault, spec)
-        assert named(slow_in(found).ways) == [[index, 1, 1]]
+        slow = slow_in(found)
+        assert named(slow.ways) == [[index, 1, 1]]
+        assert slow.mended_ways[index, 1, 1] > 0.9 and not slow.mended_ways[:, :, [0, 2, 3]].any()
         (link,) = found.diagnosis.causes[0].where.links
         assert (link.source.pp, link.target.pp) == ((1, 2), (2, 1))[index]
 
@@ -300,6 +311,29 @@ def test_a_link_that_is_quick_alone_is_innocent() -> None:
     alone_s[0, :2, 1] = 1.0, 10.0
     innocent = _find_innocent(ways, alone_s)
     assert innocent[0, 0, 1] and not innocent[0, 1, 1] and not innocent[:, :, 0].any()
+
+
+@pytest.mark.parametrize(("ratio", "alike"), [(2.5, True), (4.0, False)])
+def test_links_that_are_slow_now_and_then_are_alike_as_far_as_chance_goes(ratio: float, *, alike: bool) -> None:
+    """Two that lose thirty times each, at times of their own: a slow card's may differ by a factor of 2.8."""
+    ways = np.zeros((2, 3, 1, 180))
+    ways[0, 0, 0, ::6], ways[0, 1, 0, 3::6] = 1.0, ratio
+    exists, no_groups = np.ones((2, 3, 1), dtype=bool), np.zeros(3, dtype=bool)
+    lost = _Lost(ways, np.zeros((3, 180)), exists, no_groups, np.arange(180), 60.0, 60.0, 0.1, None)
+    assert _are_alike(lost, 1, 0) == alike
+
+
+def test_a_link_that_makes_all_others_look_slow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all links lose alike no place repeats; without those that another one holds up, that one does."""
+    ways, exists = np.full((2, 4, 1, 20), 0.01), np.ones((2, 4, 1), dtype=bool)
+    ways[:, 3], exists[:, 3] = 0.0, False  # no link leaves the last stage
+    lost = _Lost(ways, np.zeros((4, 20)), exists, np.zeros(4, dtype=bool), np.arange(20), 900.0, 900.0, 0.5, None)
+    held_up = exists & (np.arange(4) != 1)[None, :, None]
+    monkeypatch.setattr(slow_places, "_add_up", lambda *_: lost)
+    monkeypatch.setattr(slow_places, "_find_waiting", lambda *_: np.zeros(exists.shape))
+    monkeypatch.setattr(slow_places, "_find_victims", lambda *_: held_up)
+    assert _repeat_places(lost, ways.sum(axis=(0, 1, 2))) == 0.0
+    assert named(find_slow_places([], [], [], 4).ways) == [[0, 1, 0], [1, 1, 0]]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.whatif.stalls import attribute_stalls
+from diagnose.whatif.stalls import _length_apart, attribute_stalls
 from tests.features.hand import evidence
 from tests.judge.cases import Measured, measure, measured
 
@@ -45,9 +45,14 @@ def marked(
 
 
 def judged(
-    inside_s: np.ndarray, before_s: np.ndarray | None = None, *, worker_ratio: np.ndarray | None = None
+    inside_s: np.ndarray,
+    before_s: np.ndarray | None = None,
+    *,
+    worker_ratio: np.ndarray | None = None,
+    n_stages: int | None = None,
+    reads_input: bool | None = None,
 ) -> Stalls:
-    """Attribute hand-made stalls, without any evidence row."""
+    """Attribute hand-made stalls, without any evidence row; a stage has one chunk unless `n_stages` says otherwise."""
     work_s = np.ones(inside_s.shape)
     work_s[BACKWARD] = 2.0
     n_virtual, n_steps, n_dp = inside_s.shape[1], inside_s.shape[3], inside_s.shape[4]
@@ -59,7 +64,8 @@ def judged(
         work_s,
         np.ones((2, n_virtual, n_steps, n_dp)) if worker_ratio is None else worker_ratio,
         queued=None,
-        n_stages=n_virtual,
+        n_stages=n_stages or n_virtual,
+        reads_input=reads_input,
     )
 
 
@@ -104,6 +110,32 @@ def test_every_forward_of_the_first_stage_may_wait_for_input(seed: int) -> None:
 def test_one_bad_loader_is_input() -> None:
     """One dp rank whose first forward waits in most steps waits for its input."""
     assert share_of(judged(at_random(marked(FORWARD, 0, 0, 2), 0.8, 1)), StallKind.INPUT) == 1.0
+
+
+@pytest.mark.parametrize(("steps", "kind"), [((0, 2), StallKind.INPUT), ((0,), StallKind.COLLECTION)])
+def test_one_bad_loader_is_late_for_any_forward(steps: tuple[int, ...], kind: StallKind) -> None:
+    """One rank alone, in two of five steps, for whichever microbatch; in one of five its forwards are collected in."""
+    gaps = nothing()
+    for step in range(STEPS):
+        gaps[FORWARD, 0, 3 * step % MICROBATCHES, step, 2] = STALL_S if step % 5 in steps else 0.0
+    assert share_of(judged(nothing(), gaps), kind) == 1.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_collects_more_often_on_the_first_stage_does_not_wait_for_input(seed: int) -> None:
+    """In each of its forwards alike, and on all other stages, too: that the first ones stall as the others says nothing."""
+    seconds = np.where(
+        marked(FORWARD, 0), at_random(marked(FORWARD), 0.05, seed), at_random(marked(FORWARD), 0.01, seed + 50)
+    )
+    assert share_of(judged(seconds), StallKind.COLLECTION) > 0.95
+
+
+@pytest.mark.parametrize(("n_chunks", "kind"), [(1, StallKind.COLLECTION), (2, StallKind.NOBODY)])
+def test_a_worker_collects_in_half_of_its_steps_at_most(n_chunks: int, kind: StallKind) -> None:
+    """Whichever of its chunks it is in: one worker stalls in its first chunk in even steps, and in its second in odd ones."""
+    seconds = nothing(n_stages=4)
+    seconds[FORWARD, 1, 3, ::2, 1] = seconds[FORWARD, 3, 3, 1::2, 1] = STALL_S
+    assert share_of(judged(seconds, n_stages=4 // n_chunks), kind) == 1.0
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -302,12 +334,42 @@ def test_all_begin_late_every_so_many_steps_after_a_stop(at: Any, kind: StallKin
     assert set(stalls.before[late > 0]) == {kind}
 
 
+@pytest.mark.parametrize(
+    ("reads", "kind"), [(None, StallKind.INPUT), (True, StallKind.INPUT), (False, StallKind.TOGETHER)]
+)
+def test_who_reads_nothing_waits_for_no_batch(reads: bool | None, kind: StallKind) -> None:
+    """Where the metadata say that no worker reads data what stops all of them is something else."""
+    late = nothing(n_stages=1)
+    late[FORWARD, 0, 0, [1, 2, 11, 23]] = STALL_S
+    assert share_of(judged(nothing(n_stages=1), late, reads_input=reads), kind) == 1.0
+
+
 def test_all_workers_at_once_now_and_then_have_no_plan() -> None:
     """All workers in the same forward of steps without a period: slow steps."""
     seconds = nothing()
     seconds[FORWARD, :, 3, [0, 3, 4, 11, 13, 18, 23]] = STALL_S
     stalls = judged(seconds)
     assert share_of(stalls, StallKind.TOGETHER) == 1.0
+
+
+def test_collections_of_all_workers_every_so_many_steps_are_planned() -> None:
+    """Each in a forward of its own of the same step, as where a training loop collects on all ranks."""
+    seconds = nothing()
+    for stage in range(STAGES):
+        for dp in range(DP):
+            seconds[FORWARD, stage, (2 * stage + dp) % MICROBATCHES, ::6, dp] = STALL_S
+    assert share_of(judged(seconds), StallKind.PLANNED) == 1.0
+
+
+@pytest.mark.parametrize(("n_long", "length_s"), [(2, None), (3, 4.0)])
+def test_three_long_stalls_stand_out(n_long: int, length_s: float | None) -> None:
+    """More than four times as long as all others; not where a backward is as long."""
+    seconds = np.full((2, 1, 1, 12, 1), 0.9)
+    seconds[0, 0, 0, :n_long] = 4.0
+    left = np.ones(seconds.shape, dtype=bool)
+    assert _length_apart(seconds, left) == length_s
+    seconds[1, 0, 0, 5] = 4.0
+    assert _length_apart(seconds, left) is None
 
 
 def test_each_in_its_own_step_is_no_plan() -> None:

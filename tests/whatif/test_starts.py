@@ -182,5 +182,8 @@ def test_kinds_of_late_starts_are_kept() -> None:
     """Late all-gathers, recvs and forwards of one barrier have one kind."""
     fault = DataLoading(wait_ratio=8.0, where="step", held_together=True, records=True)
     m = measured(SPEC, fault)
+    start_s, told = m.breakdown.start_s, m.breakdown.start_recorded
+    assert start_s is not None and told is not None
+    assert told[start_s > 0].mean() > 0.9 and not told[start_s <= 0].any()
     kinds = np.concatenate([of_node[of_node > 0] for block in m.breakdown.late_kinds for of_node in block.values()])
     assert set(np.unique(kinds).tolist()) == {int(StallKind.INPUT)}

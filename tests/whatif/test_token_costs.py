@@ -1,6 +1,7 @@
 """What tokens say of how long microbatches are: proof where they predict, silence where they do not."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,9 @@ from diagnose.faults.generate import generate
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.optype import Op
+from diagnose.model.trace import Nodes
+from diagnose.whatif.token_costs import _gather
 from tests.judge.cases import causes, measure
 
 JOB = JobSpec(pp=2, dp=4, microbatches=4, steps=16, noise=0.5, seed=29)
@@ -45,3 +49,18 @@ def test_tokens_that_tell_nothing_change_nothing(seed: int) -> None:
     found, without = measure(told).breakdown, measure(trace).breakdown
     assert not found.has_token_costs
     np.testing.assert_array_equal(found.worker_ratio, without.worker_ratio)
+
+
+def test_columns_are_those_of_the_first_stage_that_differ() -> None:
+    """Other stages may have lost theirs; a column that is the same for all microbatches, or that nobody has, tells nothing."""
+    places = [
+        (Op.FORWARD, 0, 0, 0, 0),
+        (Op.FORWARD, 0, 1, 1, 0),
+        (Op.FORWARD, 1, 0, 0, 0),
+        (Op.OPTIMIZER, 0, 0, -1, -1),
+    ]
+    tokens, same = np.array([[10.0, 20.0, np.nan, np.nan], [5.0, 5.0, np.nan, np.nan]])[:, :, None, None]
+    kinds = Nodes(*np.array(places).T)
+    for squares in (same, None):
+        block = SimpleNamespace(nodes=kinds, steps=np.arange(1), tokens=tokens, tokens_sq=squares)
+        assert _gather([SimpleNamespace(block=block)], (2, 1, 1)).ravel().tolist() == [10.0, 20.0]  # type: ignore[list-item]

@@ -335,7 +335,7 @@ def _find_group(contrast: Seconds, ep_size: int | None) -> tuple[int, float | No
     within = float((contrast[0] * contrast[1]).sum())
     shared: dict[int, float] = {}
     for size in sizes:
-        forward, backward = contrast.reshape(*contrast.shape[:-1], -1, size).sum(axis=-1)
+        forward, backward = contrast.reshape(len(contrast), -1, size).sum(axis=2)
         both = (float((forward * backward).sum()) - within) / (size - 1) / within
         shared[size] = min(max(both, 0.0), 1.0)
     best = max(shared.values(), default=0.0)

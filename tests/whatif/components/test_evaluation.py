@@ -56,6 +56,9 @@ def test_what_is_there_in_most_steps_is_no_plan() -> None:
     assert is_planned(STEPS, STEPS % 2 == 0)
     assert not is_planned(STEPS, STEPS % 4 != 0)
     assert not is_planned(STEPS, np.zeros(len(STEPS), dtype=bool))
+    # Four of five lie on it; three of four are too few.
+    assert is_planned(STEPS, np.isin(STEPS, (0, 6, 12, 15, 18)))
+    assert not is_planned(STEPS, np.isin(STEPS, (0, 6, 12, 15)))
 
 
 @pytest.mark.parametrize(("period", "found"), [(8, True), (12, False), (3, False)])

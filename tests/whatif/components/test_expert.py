@@ -106,6 +106,9 @@ def test_missing_computes() -> None:
     there = np.isfinite(holes).all(axis=0)
     assert np.isfinite(some.ratio).all()
     assert np.median(np.abs(some.ratio / whole.ratio - 1.0)[:, there]) < 0.02
+    # What lacks its other direction has no experts to be taken out.
+    rest = find_experts(holes, np.ones(holes[:, 0].shape), Experts(), None)[1]
+    np.testing.assert_array_equal(rest[:, ~there], holes[:, ~there])
 
 
 # ------------------------------------------------------------------------------------------- whole jobs

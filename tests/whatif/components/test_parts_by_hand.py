@@ -9,11 +9,13 @@ import pytest
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Seconds
+from diagnose.whatif.components.attribution import more_than_chance
 from diagnose.whatif.components.between_steps import BetweenStepsPart
 from diagnose.whatif.components.component import Extent, Members, Part, mix
+from diagnose.whatif.components.end_delay import _long_optimizers
 from diagnose.whatif.components.evaluation import EvaluationPart, attribute_planned_collections, find_evaluations
 from diagnose.whatif.components.expert import _deviations_above_zero, _find_group, _fit_tokens, _slope
-from diagnose.whatif.components.input_delay import _all_above, _come_together
+from diagnose.whatif.components.input_delay import _all_above, _come_together, _is_each
 from diagnose.whatif.components.malloc_pause import _as_long_as_backwards, _find_subset, _grow, _is_apart
 from diagnose.whatif.components.microbatch import (
     Microbatches,
@@ -31,7 +33,7 @@ from diagnose.whatif.components.queue import QueuePart
 from diagnose.whatif.components.stage import StagePart, _quick_ranks, find_usual_durations
 from diagnose.whatif.components.start_delay import _is_beginning, find_late_starts
 from diagnose.whatif.components.step import StepPart, attribute_to_plan, find_slow_steps, without_microbatches
-from diagnose.whatif.components.worker import _are_slow_often
+from diagnose.whatif.components.worker import _are_slow_often, _why_unmeasured
 from diagnose.whatif.graph import Ragged
 from tests.features.hand import N_STEPS, components
 
@@ -390,13 +392,13 @@ def test_a_pause_stands_out() -> None:
 def test_noise_is_that_of_the_usual_worker() -> None:
     """The lower median over workers; nothing where nothing is known."""
     rest = np.zeros((1, 2, 1, 4, 2))  # one direction, two stages, two ranks
-    spread = np.array([-1.0, 1.0, -1.0, 1.0])
+    spread = np.array([-1.0, 1.0, -0.2, 0.2])
     for (stage, rank), size in {(0, 0): 0.01, (0, 1): 0.02, (1, 0): 0.3, (1, 1): 0.4}.items():
         rest[0, stage, 0, :, rank] = size * spread
-    assert _measure_noise(rest, 2) == pytest.approx(1.4826 * 0.02)
+    assert _measure_noise(rest, 2) == pytest.approx(1.4826 * 0.6 * 0.02)
     assert _measure_noise(rest[:, :0], 2) == 0.0
     assert _measure_noise(np.append(rest[..., :1], np.full((1, 2, 1, 4, 1), NAN), axis=4), 2) == pytest.approx(
-        1.4826 * 0.01
+        1.4826 * 0.6 * 0.01
     )
 
 
@@ -436,6 +438,20 @@ def test_what_is_left_between_steps() -> None:
     assert found.blame().tolist() == [[0.2, 0.0], [0.4, 0.0]]
     assert part(BetweenStepsPart, components(), between_s=between_s).blame() is None
     assert not part(BetweenStepsPart, components(), between_s=between_s * 0.0 + 1.0).is_present()
+
+
+@pytest.mark.parametrize(
+    ("short_s", "long_s", "found"), [(1.0, 1.24, False), (1.0, 1.26, True), (0.9, 1.53, False), (0.9, 1.54, True)]
+)
+def test_a_long_optimizer_stands_out(short_s: float, long_s: float, *, found: bool) -> None:
+    """By a quarter of its worker's usual, and by six deviations, which the shorter ones tell: those of 10% here are 0.54 s."""
+    own = np.ones((20, 2))
+    own[:5], own[7, 1] = short_s, long_s
+    nodes = SimpleNamespace(op=np.array([int(Op.FORWARD), int(Op.OPTIMIZER)]))
+    block = SimpleNamespace(nodes=nodes, start_s=np.zeros((2, 20, 2)), filled=None)
+    excess = _long_optimizers(SimpleNamespace(block=block, own=[own, own]))
+    assert list(excess) == ([1] if found else [])
+    assert not found or np.argwhere(excess[1]).tolist() == [[7, 1]]
 
 
 def test_work_of_other_types_that_is_longer_than_usual() -> None:
@@ -496,12 +512,20 @@ def test_one_late_first_step_is_a_beginning() -> None:
 
 @pytest.mark.parametrize(
     ("n_hits", "slow"),
-    [((7, 1, 1, 1), True), ((6, 1, 1, 1), False), ((1, 0, 0, 0), True), ((9, 9, 9, 9), False), ((8, 3, 3, 2), False)],
+    [
+        ((7, 1, 1, 1), True),
+        ((6, 1, 1, 1), False),
+        ((1, 0, 0, 0), True),
+        ((9, 9, 9, 9), False),
+        ((8, 3, 3, 2), False),
+        ((6, 1), False),
+        ((7, 1), True),
+    ],
 )
 def test_a_worker_is_slow_more_often_than_its_peers(n_hits: tuple[int, ...], slow: bool) -> None:
     """Three times as often as the others' mean, and by more than five deviations of it."""
     hits = np.arange(30) < np.array(n_hits)[:, None]
-    assert _are_slow_often(hits * 1.0, hits).tolist() == [slow, False, False, False]
+    assert _are_slow_often(hits * 1.0, hits).tolist() == [slow, *[False] * (len(n_hits) - 1)]
 
 
 @pytest.mark.parametrize(("of_others", "n_others", "slow"), [(0.4, 3, True), (0.6, 0, True), (0.6, 1, False)])
@@ -511,6 +535,34 @@ def test_others_count_that_are_about_as_slow_on_any_stage(of_others: float, n_ot
     hits[0, 0, :3] = hits[1, 0, :3] = hits[1, 1, 10 : 10 + 2 * n_others] = True
     own = np.where(hits, np.array([1.0, of_others])[:, None], 0.0)
     assert _are_slow_often(own, hits)[0, 0] == slow
+
+
+@pytest.mark.parametrize(("expected", "most"), [(0.1, 2), (10.0, 22), (100.0, 200)])
+def test_more_than_chance(expected: float, most: int) -> None:
+    """Three at least, twice the number expected, and four deviations of it more."""
+    assert not more_than_chance(most, 1000, expected / 1000, 2.0)
+    assert more_than_chance(most + 1, 1000, expected / 1000, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("n_forwards", "n_late", "each"), [(8, 2, False), (8, 3, True), (2, 2, True), (2, 1, False), (1, 1, False)]
+)
+def test_a_loader_is_late_for_each_forward(n_forwards: int, n_late: int, *, each: bool) -> None:
+    """In a third of the steps: for more than collect twice, or for most of the forwards; in most steps one is enough."""
+    forward = np.zeros((n_forwards, 30, 2), dtype=bool)
+    forward[:n_late, ::3] = True
+    assert _is_each(forward) == each
+    forward[:n_late, 1::3] = True
+    assert _is_each(forward)
+
+
+@pytest.mark.parametrize(
+    ("n_dp", "slow", "measured"), [(2, (), True), (1, (), False), (1, (1,), True), (1, (0, 1), True)]
+)
+def test_who_has_no_peer_is_measured_by_what_it_was_before(n_dp: int, slow: tuple[int, ...], *, measured: bool) -> None:
+    """With one dp rank slow workers are known where any of them fell behind itself."""
+    workers = np.isin(np.arange(2), slow)[None] * np.ones((n_dp, 1), dtype=bool)
+    assert (_why_unmeasured(components(n_dp=n_dp, slow_workers=workers)) == "") == measured
 
 
 def test_lines_through_the_origin() -> None:
