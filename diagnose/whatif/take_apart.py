@@ -73,11 +73,13 @@ def _take_apart(
     alike_s = work_s if variants is None else work_s / variants
     experts = read_experts(observed, alike_s, n_stages, ep_size)
     apart = _find_factors(observed, alike_s, order, n_stages, experts, ep_size)
-    if experts.ratio is None and apart.experts.group > 1 and not apart.workers.slow.any():
-        # Experts that ranks share change what a whole stage takes, and hide who is slow on it: they are known now.
+    if experts.ratio is None and apart.experts.group > 1:
+        # Experts that ranks share change what a whole stage takes, and hide who is slow on it, and how much: they are known now.
         shared = _shared_by_group(alike_s, apart.experts.group)
         again = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, shared)
-        apart = again if again.workers.slow.any() else apart
+        # Who is slow with all of its group is taken for experts then: nobody who was found is to be lost.
+        finds_all = again.workers.slow.any() and (again.workers.slow >= apart.workers.slow).all()
+        apart = again if finds_all else apart
     typical_s, step_ratio, workers, microbatches = apart.typical_s, apart.step_ratio, apart.workers, apart.microbatches
     experts, own_places, left = apart.experts, apart.own_places, apart.left
     at_own_places = None

@@ -13,7 +13,7 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.components import Experts
 from diagnose.model.trace import Seconds
 from diagnose.whatif.components.expert import find_experts
-from tests.judge.cases import causes, make, measured
+from tests.judge.cases import causes, make, measure, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=5)
 SHAPE = (2, 4, 8, 16, 4)
@@ -161,3 +161,21 @@ def test_other_jobs_have_none(fault: Fault | None, level: float) -> None:
     spec = dataclasses.replace(SPEC, noise=level)
     analysis = measured(spec, *([] if fault is None else [fault])).analysis
     assert abs(analysis.gains.recoverable("expert")) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("shape", "group", "place"),
+    [
+        ({"pp": 4, "microbatches": 8, "steps": 8, "seed": 244}, 2, (0, 3)),
+        ({"pp": 3, "microbatches": 4, "steps": 16, "seed": 934}, 4, (0, 0)),
+    ],
+)
+def test_a_slow_worker_beside_experts_that_ranks_share(
+    shape: dict[str, int], group: int, place: tuple[int, int]
+) -> None:
+    """Mending it gives back what it truly does, and no stage is blamed for it."""
+    spec, experts = JobSpec(dp=4, **shape), ExpertImbalance(spread=0.2, group=group)
+    found = measure(make(spec, experts, WorkerFault(places=(place,), slowdown=1.5)).trace)
+    assert found.gains.alone_s["worker"] == pytest.approx(make(spec, experts).truth.step_time_s, rel=0.003)
+    assert set(causes(found.diagnosis)) <= {"worker-fault", "expert-imbalance"}
+    assert found.breakdown.worker_ratio[:, place[1], :, place[0]].mean() == pytest.approx(1.5, rel=0.01)
