@@ -26,6 +26,7 @@ from diagnose.machines.strangers import find_strangers
 from diagnose.model.diagnosis_document import MadeBy
 from diagnose.model.machines import SCHEMA, FaultyMachine, JobCourse, MachinesDocument, MachinesVerdict, Sign
 from diagnose.model.telemetry import METRICS, Telemetry
+from diagnose.numerics.figures import write_percent
 
 #: Minutes that are looked at: Minder's.
 MINUTES: Final = 15.0
@@ -150,6 +151,9 @@ def _judge(grid: Grid, course: Course, slowing: Slowing | None, found: Blame) ->
         some = ", ".join(grid.hosts[host] for host in sorted(idle)[:3])
         why = "a spare, or it failed earlier; look further back with --minutes"
         return "cannot-tell", f"{some} did nothing all the time while the others worked: {why}"
+    if course.state == "running" and slowing is not None:
+        less = write_percent(slowing.share)
+        return "cannot-tell", f"the job does {less} less work, and no machine differs from the others: read its log or trace"
     return "sound", None
 
 

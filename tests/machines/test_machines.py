@@ -129,6 +129,13 @@ def test_a_clock_that_is_low_all_the_time():
     assert [(machine.host, machine.kind) for machine in found.machines] == [("n1", "slow-gpu")]
 
 
+def test_a_job_that_is_slower_everywhere_alike_is_not_sound():
+    """No machine differs, and the job does a third less: nobody can tell, and the answer says where to look."""
+    found = find_machines(_cluster(gpu_tensor_active=lambda _, t: np.where(t < 500, 0.6, 0.4)))
+    assert found.verdict == "cannot-tell" and not found.machines
+    assert "33% less work" in found.reason
+
+
 def test_a_machine_that_does_nothing_all_the_time():
     """A spare and a machine that failed before look alike: nobody can tell, and the answer says how to find out."""
     found = find_machines(
