@@ -132,12 +132,8 @@ def _judge(grid: Grid, course: Course, slowing: Slowing | None, found: Blame) ->
         return "cannot-tell", f"{found.together} of {len(grid.hosts)} machines changed together: {what}"
     if course.state == "stopped":
         return "cannot-tell", "the job stopped, and no machine differs from the others: read the logs of its ranks"
-    if found.affected and slowing is not None:
-        what = "their switch or rack is congested"
-        return (
-            "cannot-tell",
-            f"{len(found.affected)} machines send pauses since about the same time, and the job is slower: {what}",
-        )
+    if slowing is not None and (found.affected or course.state == "running"):
+        return "cannot-tell", _say_why_slower(slowing, found)
     if course.state == "unseen":
         wanted = ", ".join(WORK)
         return (
@@ -151,10 +147,16 @@ def _judge(grid: Grid, course: Course, slowing: Slowing | None, found: Blame) ->
         some = ", ".join(grid.hosts[host] for host in sorted(idle)[:3])
         why = "a spare, or it failed earlier; look further back with --minutes"
         return "cannot-tell", f"{some} did nothing all the time while the others worked: {why}"
-    if course.state == "running" and slowing is not None:
-        less = write_percent(slowing.share)
-        return "cannot-tell", f"the job does {less} less work, and no machine differs from the others: read its log or trace"
     return "sound", None
+
+
+def _say_why_slower(slowing: Slowing, found: Blame) -> str:
+    """Say why a job may be slower where no machine is to blame."""
+    if found.affected:
+        what = "their switch or rack is congested"
+        return f"{len(found.affected)} machines send pauses since about the same time, and the job is slower: {what}"
+    less = write_percent(slowing.share)
+    return f"the job does {less} less work, and no machine differs from the others: read its log or trace"
 
 
 def _say_too_little(grid: Grid) -> str | None:
