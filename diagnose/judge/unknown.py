@@ -29,6 +29,8 @@ UNSEEN = (
     ),
     ("saves", "no save was seen: if the job saves by other means, it may be that", ("between-steps", "start-delay")),
 )
+#: What slow transfers may be that are random, or too few to tell.
+TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
 
 
 def list_unexplained(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:
@@ -64,6 +66,8 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
         title = "unknown cause: slow optimizers"
         text = "optimizers take longer there than those of peers in all steps, computes do not, and no rule says why"
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
+    if component == "transfer":
+        text += f"; {TRANSFERS}"
     for fact, missed, components in UNSEEN:
         if component in components and getattr(analysis.trace.job, fact) is False:
             text += f"; {missed}"

@@ -55,6 +55,13 @@ def test_as_recorded(name: str) -> None:
     assert score(name, diagnose(name, "recorded")) == "right"
 
 
+def test_a_card_that_is_slow_in_a_fifth_of_the_steps() -> None:
+    """Whether it is the card or its host nobody can tell: what would is said."""
+    (unknown,) = diagnose("nic-flap-d3", "recorded").causes
+    assert unknown.cause == "unknown"
+    assert "counters of ports" in unknown.evidence[0].text
+
+
 @pytest.mark.parametrize("name", ["healthy-p22", "docs-p22", "burst-p24", "fwd-z22"])
 def test_with_the_clock_of_each_step(name: str) -> None:
     """Where times count from the first operation of a step, who begins late is no late loader."""
