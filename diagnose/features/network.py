@@ -6,6 +6,7 @@ from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Bools, Seconds, Trace
 from diagnose.model.transfers import Transfers
+from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import lower_median, nan_median
 
 #: Each feature: what its values read as, and when it misleads.
@@ -58,7 +59,7 @@ PACE_QUANTILE = 0.9
 TWO_LINKS = 0.28
 #: Slow places of real jobs with nothing injected hold up to 0.72 of the lost seconds of the other half, most of those of
 #: faults 0.8 and more: from a toss-up where the rule begins the doubt falls to none between them.
-BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, 0.495
+BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, TOSS_UP
 #: ... and transfers without a place are those of busy hosts where so much of the lost seconds is in steps with slow computes: 0.3
 #: and 0.4 of real ranks that waited for processors, 0 of real cards, up to 0.2 of generated ones.
 BUSY_SHARE, BUSY_WITHIN = 0.2, 0.1

@@ -8,6 +8,7 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.period import MIN_HITS, MIN_PERIODIC_HITS, find_period
 
 #: Each feature: what its values read as, and when it misleads.
@@ -45,7 +46,7 @@ ROW_TELLS = 2.0
 EXPLAINED_SHARE = 0.5
 #: Without rows a stall of all workers, once or every so many steps, is a save in half of the cases at most: frameworks save,
 #: evaluate, log and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved.
-PLANNED_CHANCE = 0.495  # no more than the cause that is named
+PLANNED_CHANCE = TOSS_UP
 #: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels. How often that
 #: is so was not measured: it is told beside the others, and less probable than they are.
 MOST_LOADERS, READING_STAGES, LOADER_CHANCE = 16, 2, 0.28
@@ -56,7 +57,7 @@ IN_OPTIMIZERS = "end-delay"
 #: Workers return from a stop of all at different times: where so much of what is waited for input is right after one, and
 #: such steps are few (as the rule for saves), it is as probably that.
 #: They may be on its period, if it is kept exactly: what others see of one then may be short.
-AFTER_STOP_SHARE, FEW_STOPS_SHARE, STOP_CHANCE = 0.5, 0.6, 0.495
+AFTER_STOP_SHARE, FEW_STOPS_SHARE, STOP_CHANCE = 0.5, 0.6, TOSS_UP
 #: Less than this part of a step is nothing.
 NEGLIGIBLE_SHARE = 0.01
 #: All computes of a slow step take so many times as long as usual.

@@ -6,6 +6,7 @@ from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.trace import Ints, Seconds, Trace
+from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import nan_median
 
 #: Each feature: what its values read as, and when it misleads.
@@ -36,7 +37,7 @@ MIN_MICROBATCHES = 8
 LASTING_SHARE, LASTING_CHANCE, TINY = 0.4, 0.6, 1e-12
 #: With one stage nobody else agrees: forwards and backwards of real healthy jobs on busy hosts had correlations up to 0.7, those of
 #: real documents 0.6 to 1.0. So little is a toss-up, more is none.
-BUSY_ALIKE, DOCUMENTS_ALIKE, BUSY_CHANCE = 0.7, 0.8, 0.495
+BUSY_ALIKE, DOCUMENTS_ALIKE, BUSY_CHANCE = 0.7, 0.8, TOSS_UP
 #: ... where a backward is like the forward after it by so much of what it is like its own: 0.7 to 1.1 on real busy hosts, up to
 #: 0.15 with real documents, unless they are sorted.
 NEXT_LEAST, NEXT_ALIKE = 0.25, 0.5

@@ -11,7 +11,7 @@ from diagnose.model.optype import NAMES as OPTYPES
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Seconds
-from diagnose.numerics.chance import chance_of_excess, chance_of_growth
+from diagnose.numerics.chance import TOSS_UP, chance_of_excess, chance_of_growth
 from diagnose.numerics.period import find_period
 from diagnose.numerics.robust import nan_median, robust_deviation, weighted_median
 
@@ -79,7 +79,7 @@ TOGETHER_SHARE = 0.6
 #: else is asked for in each step, but the host may be busy.
 UNSEEN_CHANCE = 0.35
 #: One late step chooses neither microbatch nor worker again: a host that was busy once looks the same.
-ONCE_CHANCE = 0.495  # no more than the cause that is named
+ONCE_CHANCE = TOSS_UP
 #: So do a few that have half of the time, each on another worker: after real saves and evaluations 2 to 10% of the steps had it; of
 #: waits that are alike half of the steps have it, of random ones (exponential) a fifth.
 HALF_SHARE, FEW_STEPS_SHARE = 0.5, 0.12
@@ -104,7 +104,7 @@ PACE_RATIO = 0.5
 PACE_CHANCE = 0.5
 #: Without rows pauses of single workers, or one or two, are as often those of a process that something else stops: of five jobs
 #: recorded for this project with pauses of one worker two had collections, none an allocator.
-LONE_CHANCE = 0.495  # no more than the cause that is named
+LONE_CHANCE = TOSS_UP
 #: Single workers are fewer than this part of those that so many pauses would be on, did they choose none; both counted by seconds.
 LONE_WORKERS_SHARE, FEW_STALLS = 2.0 / 3.0, 2.0
 #: ... and collections come again: what all have in one step and hardly ever later, as in the first of a job, is no proof of them.

@@ -6,6 +6,7 @@ from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.whatif import WhatIf
+from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import nan_median
 
 #: Each feature: what its values read as, and when it misleads.
@@ -51,10 +52,10 @@ FIRST_STEPS = 2
 #: Older machines are about half of all, and slow by the same factor, up to this part of it: then it is a toss-up with racks.
 LAYOUT_SHARES, ALIKE_SHARE, LAYOUT_CHANCE = (0.4, 0.6), 0.25, 0.5
 #: Forwards of the first stage that are all long are a slow processor or a slow loader: nothing in their times tells which.
-LOADER_CHANCE = 0.495
+LOADER_CHANCE = TOSS_UP
 #: A slow device slows both directions, a slow processor forwards alone. Where backwards are behind by less than this part of what
 #: forwards are (in logarithms), but behind, it is as probable that something stops the process, mostly in forwards.
-HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, 0.495
+HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, TOSS_UP
 #: With one dp rank a slow worker is told from a long stage by its optimizer alone, and so is a stage of more layers than others.
 #: Where all of several ranks fall behind nobody else has the work of their stage.
 STAGE_CHANCE = 0.4
@@ -65,7 +66,7 @@ GROWTH_CHANCE, OF_OTHERS = 0.5, 3.0
 PAUSE_CHANCE = 0.4
 #: A replica that is slow since the first step by no more than so many standard deviations of its documents may have longer ones:
 #: the times of both are the same, so that nothing tells.
-DOCUMENTS_DEVIATIONS, DOCUMENTS_CHANCE = 3.0, 0.495
+DOCUMENTS_DEVIATIONS, DOCUMENTS_CHANCE = 3.0, TOSS_UP
 #: Below this ratio a direction is not slow (as the rule), nor where it is behind by less than this part of what forwards are: so
 #: much is noise (a real loader that tripled forwards left backwards at 1.02).
 SLOW_DIRECTION_RATIO = 1.015

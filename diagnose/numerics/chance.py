@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 Counts = NDArray[np.int64]
 
+#: Something else is as probable as the cause that is named: a shade less, so that the cause stays first.
+TOSS_UP = 0.495
 #: What comes in bursts differs from one span of time to the next; so many spans at least tell.
 MIN_SPANS = 6
 #: Terms of a continued fraction: it has converged when one changes less than what a float can tell.
