@@ -5,7 +5,8 @@ import numpy as np
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.trace import Seconds
-from diagnose.numerics.robust import nan_median
+from diagnose.numerics.chance import TOSS_UP
+from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -17,9 +18,15 @@ READS_AS = {
     "worker; misleads with one dp rank, which nobody contradicts",
     "stage.worker_doubt": "how probable it is that the long stage is its one worker, slow since the first step: with one dp rank "
     "they look the same; misleads where forward and backward are long by very different ratios, as with a loss",
+    "stage.change_doubt": "how probable it is that the long stage is no layout, as it is far longer at one end of the trace than "
+    "at the other, beyond noise; 0 where it is as long all the time; misleads beside a fault of this stage that begins later",
 }
 #: With one dp rank: a study has twenty uneven stages for each slow worker, but the slow workers are the severe ones.
 WORKER_CHANCE = 0.3
+#: A stage is as long in the last third of the steps as in the first, to this part of how much longer it is: uneven ones of 160 made
+#: and recorded jobs to 0.66. Less is certain to be no layout from `CHANGED` on; so many deviations are no noise.
+STEADY, CHANGED, CHANGE_DEVIATIONS = 0.5, 0.25, 5.0
+MIN_THIRD = 3
 #: Other stages are long, too, where they are above the usual one by this part of what the longest is, and are not most of all.
 BESIDE_LONGEST_SHARE = 0.6
 ORDINARY_QUANTILE = 0.25
@@ -54,7 +61,25 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
         )
     found["stage.contradicted_share"] = Feature(contradicted)
     found["stage.worker_doubt"] = Feature(WORKER_CHANCE if n_dp == 1 else 0.0)
+    steps_s = nan_median(as_peers_s[:, :, :, np.argsort(breakdown.steps)], axis=(2, 4))
+    load_s = steps_s.reshape(2, -1, n_stages, steps_s.shape[-1]).sum(axis=(0, 1))
+    found["stage.change_doubt"] = Feature(_doubt_change(load_s[worst] / load_s[others].mean(axis=0) - 1.0))
     return found
+
+
+def _doubt_change(excess: Seconds) -> float:
+    """Say how probable it is that a stage that takes so much longer than the others, step by step, is no layout."""
+    excess = excess[np.isfinite(excess)]
+    third = len(excess) // 3
+    if third < MIN_THIRD:
+        return 0.0
+    ends = [float(np.median(excess[:third])), float(np.median(excess[-third:]))]
+    # Of differences between neighbours, which what changes slowly does not widen.
+    deviation = robust_deviation(np.diff(excess)) / np.sqrt(third)
+    if max(ends) <= 0.0 or max(ends) - min(ends) < CHANGE_DEVIATIONS * deviation:
+        return 0.0
+    steady = max(min(ends), 0.0) / max(ends)
+    return TOSS_UP * float(np.clip((STEADY - steady) / (STEADY - CHANGED), 0.0, 1.0))
 
 
 def long_stages(breakdown: Breakdown, n_stages: int) -> list[int]:

@@ -93,3 +93,24 @@ def test_one_stage_has_nothing_to_compare() -> None:
     found = measure_stages(components(n_stages=1), 1)
     assert found
     assert all(feature.value is None and "one pipeline stage" in feature.reason for feature in found.values())
+
+
+@pytest.mark.parametrize(
+    ("late", "expected"), [(1.5, 0.0), (1.9, 0.0), (2.5, 0.33), (3.0, 0.495), (1.1, 0.495), (1.0, 0.495)]
+)
+def test_a_layout_does_not_change(late: float, expected: float) -> None:
+    """A stage that is half as long again as the others is so in the last steps, too: far more, or less, is no layout."""
+    base = components()
+    factor = np.ones((1, 2, 1, 10, 1))
+    factor[:, 1] = np.r_[np.full(4, 1.5), np.full(6, late)][:, None]
+    parts = components(typical_s=base.typical_s * [1.0, 1.5], compute_s=base.compute_s * factor)
+    assert measure_stages(parts, 2)["stage.change_doubt"].value == pytest.approx(expected, abs=1e-3)
+
+
+def test_noise_is_no_change() -> None:
+    """Where a stage varies from step to step by as much as its ends differ, nothing has changed."""
+    base = components()
+    factor = np.ones((1, 2, 1, 10, 1))
+    factor[:, 1] = np.array([1.2, 2.0, 1.2, 2.0, 1.2, 2.0, 1.2, 2.0, 2.0, 1.2])[:, None]
+    parts = components(typical_s=base.typical_s * [1.0, 1.5], compute_s=base.compute_s * factor)
+    assert measure_stages(parts, 2)["stage.change_doubt"].value == 0.0
