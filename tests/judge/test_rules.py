@@ -339,7 +339,9 @@ def nested(depth: int) -> str:
     return A_RULE[:start] + f"conditions: {deep}\n" + A_RULE[end:]
 
 
-@pytest.mark.parametrize(("depth", "is_refused"), [(1, False), (MAX_DEPTH, False), (MAX_DEPTH + 3, True), (400, True)])
+@pytest.mark.parametrize(
+    ("depth", "is_refused"), [(1, False), (MAX_DEPTH + 1, False), (MAX_DEPTH + 3, True), (400, True)]
+)
 def test_conditions_may_be_nested_so_deep_and_no_deeper(tmp_path: Path, depth: int, is_refused: bool) -> None:
     """Too deep is a fault of the file with its line, not a crash."""
     write(tmp_path, "deep.yaml", nested(depth))
@@ -566,9 +568,10 @@ def test_damaged_rules_are_refused_and_nothing_else(path: Path) -> None:
 
 
 def test_rules_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    """A rule file that is a folder, or may not be opened, is a `RuleError` too."""
+    """A rule file that is a folder, or may not be opened, is a `RuleError` too, which tells of other files all the same."""
     (tmp_path / "folder.yaml").mkdir()
-    with pytest.raises(RuleError, match=r"folder\.yaml"):
+    (tmp_path / "other.yaml").write_text("[]")
+    with pytest.raises(RuleError, match=r"(?s)folder\.yaml.*other\.yaml"):
         load_rules(tmp_path)
 
 
