@@ -1,18 +1,21 @@
 """Parts of what is said of dumps, by hand: who is who, how ranks are laid out, and whom a hang names."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import diagnose
-from diagnose.judge.collectives_beside import _is_worker, _name
+from diagnose.judge.collectives import judge_collectives
+from diagnose.judge.collectives_beside import _is_same, _is_worker, _name
 from diagnose.judge.collectives_hang import find_hang
 from diagnose.judge.collectives_layout import find_layout
 from diagnose.judge.collectives_waits import measure_waits
 from diagnose.judge.rules import load_rules
 from diagnose.model.collectives import COMPLETED, NONE, SCHEDULED, Collectives, Communicator
 from diagnose.model.place import Where, Worker
+from diagnose.model.trace import Job
 from diagnose.trace.collectives.recognise import find_dumps, load_collectives
 from tests.collectives.simulate import Fault, Shape, simulate
 from tests.collectives.write import write_flight_recorder, write_inspector
@@ -92,6 +95,25 @@ def test_ranks_of_one_fault_follow_each_other(first: int, second: int, named: tu
     hang, doubts = find_hang(waiting(groups, rows))
     assert (hang.ranks if hang else None) == named
     assert any("in different groups" in doubt for doubt in doubts) == (named is None)
+
+
+def test_ranks_that_wait_for_each_other() -> None:
+    """Each is in a collective that the other has not called: a deadlock, which is never certain."""
+    recorded = waiting([(0, 1), (0, 1)], [(0, 0, NONE, False), (1, 1, NONE, False)])
+    job = Job("x", dp_size=2, pp_size=1, tp_size=1, cp_size=1, vpp_size=1, world_size=2)
+    verdict, document = judge_collectives(recorded, job, load_rules().rules, min_speedup=1.02)
+    assert document.hang is not None and document.hang.kind == "deadlock"
+    assert 0.5 < verdict.causes[0].confidence < 1.0
+
+
+def test_a_cause_of_more_workers_is_that_of_one_of_them() -> None:
+    """What the dumps name and the trace does not is another one."""
+    one, both = (
+        SimpleNamespace(cause="worker-fault", where=Where(workers=tuple(Worker(dp, 0, dp) for dp in range(n))))
+        for n in (1, 2)
+    )
+    assert _is_same(both, one)
+    assert not _is_same(one, both)
 
 
 @pytest.mark.parametrize(
