@@ -16,7 +16,7 @@ from diagnose.whatif.batches import GRANULARITY_S, SampledLanes, _group_alike
 from diagnose.whatif.clean import _flatten, _lay_out, _unite, split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.other_work import describe_types
-from diagnose.whatif.components.transfer import transfer_excess
+from diagnose.whatif.components.transfer import _measure_group, _measure_place, transfer_excess
 from diagnose.whatif.computes import gather_computes
 from diagnose.whatif.contention import _ends_then, _in_flight, _InFlight, _overlap, _usual_ratio
 from diagnose.whatif.delays import delay_excess, measure_carried
@@ -814,3 +814,14 @@ def test_what_a_compute_takes_over_its_partner_is_that_of_its_stage() -> None:
     usual, sigma = _usual_ratio(y, np.zeros(100), apart, ~apart, virtual)
     assert usual == pytest.approx(np.array([2.0, 3.0])[virtual], abs=0.02)
     assert (sigma < 0.02).all()
+
+
+@pytest.mark.parametrize(
+    ("link_ratio", "is_card"), [(2.0, True), (2.5, True), (1.0, False), (4.0, False), (None, False)]
+)
+def test_a_collective_is_long_by_the_card_that_a_link_is_long_by(link_ratio: float | None, is_card: bool) -> None:
+    """Twice as long as those of other stages: its buffers are larger, unless a link of the stage takes as many times as long."""
+    equals = _measure_place(np.full(20, 1.0))
+    found = _measure_group(np.full(20, 2.0), 1.0, equals, link_ratio)
+    assert (found is equals) == is_card
+    assert found.usual_s == (1.0 if is_card else 2.0)
