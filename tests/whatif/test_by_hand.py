@@ -27,8 +27,8 @@ from diagnose.whatif.occupied import Keys, Union, _last_before
 from diagnose.whatif.overlaps import find_overlaps
 from diagnose.whatif.replay import own_times
 from diagnose.whatif.scenarios import typical_start
-from diagnose.whatif.slow_places import pair_seconds
-from diagnose.whatif.starts import list_opening
+from diagnose.whatif.slow_places import _is_stretch, pair_seconds
+from diagnose.whatif.starts import _is_input, list_opening
 from diagnose.whatif.timeline import _times
 from diagnose.whatif.transfers import _add_up_excess, _by_link, _measure_groups, _measure_links, _own_of_pairs
 from diagnose.whatif.waits import add_waits
@@ -825,3 +825,17 @@ def test_a_collective_is_long_by_the_card_that_a_link_is_long_by(link_ratio: flo
     found = _measure_group(np.full(20, 2.0), 1.0, equals, link_ratio)
     assert (found is equals) == is_card
     assert found.usual_s == (1.0 if is_card else 2.0)
+
+
+def test_steps_come_in_a_stretch() -> None:
+    """Several one after the other; neither one alone, nor all, nor here and there."""
+    for at, found in (([3, 4, 5], True), ([3], False), (range(12), False), (range(0, 12, 2), False)):
+        assert bool(_is_stretch(np.isin(np.arange(12), at))) == found
+
+
+@pytest.mark.parametrize(("at", "found"), [([2, 7], True), ([2], False)])
+def test_who_reads_begins_late_for_input_from_two_steps_on(at: list[int], found: bool) -> None:
+    """Where the readers are late and another stage is not, whatever the steps."""
+    late = np.zeros((2, 12, 3), dtype=bool)
+    late[0, at] = True
+    assert _is_input(np.arange(12), np.ones(late.shape), late, [0]) is found
