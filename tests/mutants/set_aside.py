@@ -305,12 +305,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "how many threads replay does not change what they find",
     (
-        "diagnose/whatif/schedule.py",
-        "r, found, sends = self.recorded, [], [kind in _SENDS for kind in MOVES]",
-        "kind in _SENDS -> (kind not in _SENDS)",
-        0,
-    ): "of both sides of a comparison each says the same of all types, turned round",
-    (
         "diagnose/whatif/slow_places.py",
         "recv_of = np.full(len(o.block.nodes), -1)",
         "1 -> 2",
