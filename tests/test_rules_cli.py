@@ -304,6 +304,15 @@ def test_cases_that_pass_are_counted(folder: Path, capsys: pytest.CaptureFixture
                 "worker.slow_share below 0.25 (line 19): the case does not name it; add it, null where it is not measured",
             ],
         ),
+        (
+            "{worker.ratio: null, slowdown: null, worker.slow_share: null}",
+            "{worker.ratio: null, slowdown: 2.0}",
+            "nobody looked: expected not to fire, and it cannot tell",
+            [
+                "worker.ratio at least 1.5 (line 11): not measured",
+                "worker.slow_share below 0.25 (line 19): the case does not name it; add it, null where it is not measured",
+            ],
+        ),
     ],
 )
 def test_a_case_that_fails_says_what_decided(

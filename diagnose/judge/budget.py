@@ -130,8 +130,8 @@ def _measure_rows(analysis: Analysis, op: Op) -> float:
     rows, trace, steps = analysis.trace.evidence, analysis.trace, analysis.breakdown.steps
     at = np.flatnonzero((rows.op == op) & np.isin(rows.step, steps))
     worker = rows.dp[at] * trace.n_stages + rows.stage[at]
-    seconds = np.bincount(worker, rows.end_s[at] - rows.start_s[at]) if len(at) else np.zeros(1)
-    return float(seconds.max()) / (analysis.gains.recorded_s * len(steps))
+    seconds = np.bincount(worker, rows.end_s[at] - rows.start_s[at])
+    return float(seconds.max(initial=0.0)) / (analysis.gains.recorded_s * len(steps))
 
 
 def _has_host_time(analysis: Analysis) -> bool:

@@ -219,8 +219,8 @@ def logistic(log_odds: float) -> float:
     """
     if log_odds >= 0:
         return 1.0 / (1.0 + math.exp(-log_odds))
-    odds = math.exp(max(log_odds, -745.0))  # below, exp is 0 all the same
-    return odds / (1.0 + odds) if log_odds > -745.0 else 0.0
+    odds = math.exp(log_odds)
+    return odds / (1.0 + odds)
 
 
 def _or_none(value: float) -> float | None:

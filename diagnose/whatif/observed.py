@@ -90,7 +90,7 @@ class Observed:
         return list(zip(send, recv, strict=True))
 
     def find_pairs(self) -> Ints:
-        """Give the point-to-point pairs, shape (n_pairs, 2)."""
+        """Give the point-to-point pairs, shape (n_pairs, 2): each a send and its recv."""
         members = self.graph.moves.members
         pairs = members.take(np.flatnonzero(members.lengths == 2)).flat.reshape(-1, 2)
         return pairs[of_types(self.block.nodes.op[pairs[:, 0]], P2P)]
@@ -101,14 +101,9 @@ class Observed:
         alone = moves.members.take(np.flatnonzero(moves.across_dp & (moves.members.lengths == 1))).flat
         return alone[of_types(self.block.nodes.op[alone], DP_COLLECTIVES)]
 
-    def find_recvs(self, pairs: Ints) -> Ints:
-        """Give the ends of pairs, shape (n_pairs, 2), that receive."""
-        return np.where(of_types(self.block.nodes.op[pairs[:, 0]], _RECEIVES), pairs[:, 0], pairs[:, 1])
-
     def through(self, pairs: Ints) -> Seconds:
         """Say how long after its send began each recv was over, at least as long as the transfer took: (n_pairs, n_steps, n_dp)."""
-        recvs = self.find_recvs(pairs)
-        return np.asarray(self.block.end_s[recvs] - self.block.start_s[pairs.sum(axis=1) - recvs])
+        return np.asarray(self.block.end_s[pairs[:, 1]] - self.block.start_s[pairs[:, 0]])
 
 
 def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:

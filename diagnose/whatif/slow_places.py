@@ -260,7 +260,7 @@ def pair_seconds(o: Observed, seconds: Mapping[int, Seconds] | OfNodes) -> tuple
     took_s : ndarray of float64, shape (n_found, n_steps, n_dp)
     """
     pairs, n_nodes = o.find_pairs(), len(o.block.nodes)
-    recvs = o.find_recvs(pairs)
+    recvs = pairs[:, 1]
     has = np.ones(n_nodes, dtype=bool)
     if isinstance(seconds, Mapping):
         has = np.zeros(n_nodes, dtype=bool)
@@ -340,7 +340,7 @@ def _add_up(
         rows, lost_s = pair_seconds(o, excess)
         np.add.at(ways[..., at], (direction[rows], link[rows]), lost_s.swapaxes(1, 2))
         every.append(lost_s[lost_s > 0])
-        spread_s = np.array([spread[recv] for recv in o.find_recvs(pairs[rows]).tolist()])
+        spread_s = np.array([spread[recv] for recv in pairs[rows, 1].tolist()])
         apart.append(every[-1] / np.repeat(spread_s, np.count_nonzero(lost_s > 0, axis=(1, 2))))
         for node in o.find_groups().tolist():
             has_group[nodes.stage[node]] = True

@@ -55,7 +55,7 @@ def add_waits(o: Observed, waited_for: Mapping[int, Mapping[int, Bools]]) -> Wai
             opens = np.where(lanes, np.maximum(opens, o.block.end_s[source]), opens)
         held = np.isfinite(opens)
         # A late compute starts when that ends, within the clock's error; one held inside began before, and works from then on.
-        after_s = np.where(held, start - opens, 0.0)
+        after_s = start - opens
         inside = after_s < -late_tolerance(o, node)
         delay[node] = np.where(held, np.where(inside, 0.0, after_s), o.delay[node])
         barriers[node] = tuple(Barrier((source,), across_dp=False, lanes=lanes) for source, lanes in sources.items())

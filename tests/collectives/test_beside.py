@@ -86,7 +86,10 @@ def test_a_log_of_another_job(tmp_path):
     assert "16 ranks, the log of 8" in warning
 
 
-@pytest.mark.parametrize(("day", "side"), [("2025-01-05", "before"), ("2027-01-05", "after")])
+@pytest.mark.parametrize(
+    ("day", "side"),
+    [("2025-01-05", "before"), ("2026-09-23", "after"), ("2027-01-05", "after")],
+)
 def test_a_log_of_another_day(tmp_path, day, side):
     """A hang is not dated by a log that ends days away from it; that they do not fit is said."""
     write_hang(tmp_path / "dumps")

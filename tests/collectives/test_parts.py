@@ -1,18 +1,21 @@
 """Parts of what is said of dumps, by hand: who is who, how ranks are laid out, and whom a hang names."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import diagnose
-from diagnose.judge.collectives_beside import _is_worker, _name
+from diagnose.judge.collectives import judge_collectives
+from diagnose.judge.collectives_beside import _is_same, _is_worker, _name
 from diagnose.judge.collectives_hang import find_hang
 from diagnose.judge.collectives_layout import find_layout
 from diagnose.judge.collectives_waits import measure_waits
 from diagnose.judge.rules import load_rules
 from diagnose.model.collectives import COMPLETED, NONE, SCHEDULED, Collectives, Communicator
 from diagnose.model.place import Where, Worker
+from diagnose.model.trace import Job
 from diagnose.trace.collectives.recognise import find_dumps, load_collectives
 from tests.collectives.simulate import Fault, Shape, simulate
 from tests.collectives.write import write_flight_recorder, write_inspector
@@ -94,6 +97,54 @@ def test_ranks_of_one_fault_follow_each_other(first: int, second: int, named: tu
     assert any("in different groups" in doubt for doubt in doubts) == (named is None)
 
 
+def test_ranks_that_wait_for_each_other() -> None:
+    """Each is in a collective that the other has not called: a deadlock, which is never certain."""
+    recorded = waiting([(0, 1), (0, 1)], [(0, 0, NONE, False), (1, 1, NONE, False)])
+    job = Job("x", dp_size=2, pp_size=1, tp_size=1, cp_size=1, vpp_size=1, world_size=2)
+    verdict, document = judge_collectives(recorded, job, load_rules().rules, min_speedup=1.02)
+    assert document.hang is not None and document.hang.kind == "deadlock"
+    assert 0.5 < verdict.causes[0].confidence < 1.0
+
+
+def test_a_cause_of_more_workers_is_that_of_one_of_them() -> None:
+    """What the dumps name and the trace does not is another one."""
+    one, both = (
+        SimpleNamespace(cause="worker-fault", where=Where(workers=tuple(Worker(dp, 0, dp) for dp in range(n))))
+        for n in (1, 2)
+    )
+    assert _is_same(both, one)
+    assert not _is_same(one, both)
+
+
+@pytest.mark.parametrize(
+    ("rank_3", "wrote_s", "timeout_s", "named", "doubt"),
+    [
+        (2, 1700.0, 600.0, (3,), ""),
+        (2, 1005.0, 600.0, None, "it may just have run on"),
+        # A pause of 1000 s is usual here, but a watchdog would have ended the job.
+        (2, 1700.0, np.nan, None, "it may just have run on"),
+        (1, 1700.0, 600.0, None, "dumps of rank 3 are older than others"),
+    ],
+)
+def test_a_call_that_one_rank_never_made(
+    rank_3: int, wrote_s: float, timeout_s: float, named: tuple[int, ...] | None, doubt: str
+) -> None:
+    """Seven ranks wait in their third call, made 1000 s after the second, for the eighth; two before it all have ended."""
+    number = np.array([i for rank in range(8) for i in range(1, 4 if rank != 3 else rank_3 + 1)])
+    rows = [(rank, 0, NONE, False) for rank in range(8) for _ in range(3 if rank != 3 else rank_3)]
+    recorded = dataclasses.replace(
+        waiting([tuple(range(8))], rows),
+        number=number,
+        called_s=np.where(number == 3, 1000.0, 0.0),
+        state=np.where(number == 3, SCHEDULED, COMPLETED).astype(np.int8),
+        written_s=np.full(8, wrote_s),
+        timeout_s=timeout_s,
+    )
+    hang, doubts = find_hang(recorded)
+    assert (hang.ranks if hang else None) == named
+    assert doubt in " ".join(doubts)
+
+
 @pytest.mark.parametrize(("spread", "late"), [(0.0, [3]), (0.1, [])])
 def test_who_is_late_is_so_far_beyond_what_ranks_differ_by(spread: float, late: list[int]) -> None:
     """A rank that waits for 30% of the time less than the others is late, unless all of them differ by that much."""
@@ -162,3 +213,6 @@ def test_a_slow_group_is_told_with_the_seconds_of_each_operation(tmp_path) -> No
             alone_s[call.number] = min(alone_s.get(call.number, np.inf), call.end - call.arrive)
         truth[name] = float(np.median(list(alone_s.values())))
     assert {slow.operation: slow.transfer_s for slow in found.collectives.slow_groups} == pytest.approx(truth, rel=0.01)
+    for slow in found.collectives.slow_groups:
+        assert slow.more_s == pytest.approx(12 * (slow.transfer_s - slow.usual_s), rel=0.01)
+        assert 0.0 < slow.share < 1.0

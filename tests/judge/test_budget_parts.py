@@ -8,6 +8,7 @@ import pytest
 
 from diagnose.judge.budget import (
     _add_host_time,
+    _claimed,
     _list_lacking,
     _measure_rows,
     _own_parts,
@@ -211,3 +212,14 @@ def test_collectives_of_members_are_told_apart() -> None:
     parts = NOTHING | {"compute": 0.6, "other_work": 0.2}
     _take_members(job(others=work, wait_s=[9.0, 2.0, 3.0]), parts)
     assert parts["compute"] == pytest.approx(0.6 - 0.6 * 0.5 / 3.0)
+
+
+def test_what_no_rule_explains_claims_its_component() -> None:
+    """Its evidence names it; another cause claims the components of its rule."""
+    rule = SimpleNamespace(id="a", components=("stage", "queue"))
+    known, unknown = (
+        SimpleNamespace(cause=cause, evidence=[SimpleNamespace(values={"gain.worker": 0.1})])
+        for cause in ("a", "unknown")
+    )
+    assert _claimed([rule], [known]) == {"stage", "queue"}
+    assert _claimed([rule], [known, unknown]) == {"stage", "queue", "worker"}

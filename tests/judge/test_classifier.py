@@ -15,6 +15,7 @@ import pytest
 
 from diagnose.errors import RuleError
 from diagnose.judge import classifier as module
+from diagnose.judge.checked_json import take_numbers
 from diagnose.judge.classifier import Prediction, load_classifier, logistic, read_classifier, round_input
 from diagnose.judge.trees import Trees
 from diagnose.model.feature import Feature
@@ -157,6 +158,20 @@ def test_absurd_values_are_unlike_training(name: str, value: float) -> None:
     assert unlike is not None
     assert f"{name} is " in unlike
     assert "in training" in unlike
+
+
+def test_of_many_absurd_values_three_are_named() -> None:
+    """The others are counted."""
+    names = sorted(some_features())[:5]
+    unlike = classifier().judge(some_features() | dict.fromkeys(names, Feature(9e8))).unlike or ""
+    assert (unlike.count("in training "), unlike.endswith(" more")) == (3, True)
+
+
+@pytest.mark.parametrize("value", [-2e9, 2e9, np.inf, "1"])
+def test_a_number_that_is_none_is_told_by_its_place(value: Any) -> None:
+    """Too small, too large, or no number at all."""
+    with pytest.raises(ValueError, match="here/x/1"):
+        take_numbers({"x": [0.0, value]}, "x", "here")
 
 
 def test_an_unseen_company_of_missing_features_is_unlike_training() -> None:

@@ -71,6 +71,8 @@ def test_alone_slow(*, told: bool, what: str) -> None:
     assert cause.title == f"unknown cause: {what} got longer"
     assert (cause.cause, cause.when, cause.recoverable) == ("unknown", When("onset", 101), pytest.approx(0.25))
     assert cause.where == Where()
+    (item,) = cause.evidence
+    assert item.text.startswith("by the log an iteration takes 2 s from iteration 101 on, and 1.5 s otherwise")
     assert "worker-fault" in [entry.cause for entry in verdict.not_checked]
     assert verdict.checked == ()
 
@@ -100,6 +102,7 @@ def test_alone_rank() -> None:
         ((80, 90, 120, 130, 140), When("onset", 120), When("transient", 101, 301)),
         # The trace knows better than the log when a step between two that it has was slow.
         ((80, 105, 120, 130, 140), When("onset", 120), When("transient", 120, 301)),
+        (range(105, 145), When("onset", 120), When("transient", 120, 301)),
         ((280, 290, 310, 320), When("transient", None, 310), When("transient", None, 310)),
         (range(150, 160), When("periodic", period_steps=5.0), When("periodic", period_steps=5.0)),
     ],

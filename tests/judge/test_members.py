@@ -24,7 +24,9 @@ def test_a_late_member_is_named_by_what_is_known(worker: Worker, who: str) -> No
     assert said.values == {"late_s": 0.02, "late_share": 0.8, "last_share": 0.9}
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.994, "a share of 0.99"), (0.996, "all"), (1.2, "all")])
+@pytest.mark.parametrize(
+    ("share", "said"), [(0.994, "a share of 0.99"), (0.995, "a share of 0.99"), (0.996, "all"), (1.2, "all")]
+)
 def test_nearly_all_is_all(share: float, said: str) -> None:
     """What rounds to one, or is above it by noise, is no figure."""
     text = describe_member("x", Worker(2, 3, 29), LateMember(1, 0.02, share, min(share, 1.0), "ends")).text

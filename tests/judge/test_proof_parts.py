@@ -281,8 +281,8 @@ def test_types_of_other_rows_are_named() -> None:
     assert "busy with `c` (2% of the step), `a` (1% of the step on 1 of 2 workers): replays" in said
     assert describe_types(SimpleNamespace(others=few[1:2], gains=gains)) == []
     for n, more in ((5, ""), (6, ", 1 more types")):
-        (said,) = describe_types(SimpleNamespace(others=[other(f"t{i}", [1.0]) for i in range(n)], gains=gains))
-        assert f"`t4` (10% of the step){more}: " in said
+        (said,) = describe_types(SimpleNamespace(others=[other(f"t{i}", [8.0]) for i in range(n)], gains=gains))
+        assert f"`t4` (80% of the step){more}: " in said
 
 
 @pytest.mark.parametrize(

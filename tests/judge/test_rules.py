@@ -1,5 +1,6 @@
 """Rules: each ships with its own tests, judges with three values, executes nothing, and all faults are told at once."""
 
+import dataclasses
 import itertools
 import os
 import re
@@ -333,19 +334,24 @@ def test_two_rules_of_one_id_in_a_folder_are_refused(tmp_path: Path) -> None:
 
 
 def nested(depth: int) -> str:
-    """Write a rule whose condition lies that many groups deep."""
-    deep = "{all: [" * depth + "{feature: slowdown, at_least: 1}" + "]}" * depth
+    """Write a rule whose condition, and a veto, lie that many groups deep."""
+    deep = "{all: [" * depth + "{feature: slowdown, at_least: 1, from: a test, says: x}" + "]}" * depth
     start, end = A_RULE.index("conditions:"), A_RULE.index("fixes:")
-    return A_RULE[:start] + f"conditions: {deep}\n" + A_RULE[end:]
+    return A_RULE[:start] + f"conditions: {deep}\nvetoes: [{deep}]\n" + A_RULE[end:]
 
 
-@pytest.mark.parametrize(("depth", "is_refused"), [(1, False), (MAX_DEPTH, False), (MAX_DEPTH + 3, True), (400, True)])
+@pytest.mark.parametrize(
+    ("depth", "is_refused"), [(1, False), (MAX_DEPTH + 1, False), (MAX_DEPTH + 3, True), (400, True)]
+)
 def test_conditions_may_be_nested_so_deep_and_no_deeper(tmp_path: Path, depth: int, is_refused: bool) -> None:
     """Too deep is a fault of the file with its line, not a crash."""
     write(tmp_path, "deep.yaml", nested(depth))
     if is_refused:
-        (fault,) = faults_in(tmp_path)
-        assert fault.startswith(f"{tmp_path / 'deep.yaml'}:7: ")
+        faults = faults_in(tmp_path)
+        assert faults
+        assert all(
+            fault.startswith((f"{tmp_path / 'deep.yaml'}:7: ", f"{tmp_path / 'deep.yaml'}:8: ")) for fault in faults
+        )
     else:
         assert "my-cause" in {rule.id for rule in load_rules(tmp_path).rules}
 
@@ -566,9 +572,10 @@ def test_damaged_rules_are_refused_and_nothing_else(path: Path) -> None:
 
 
 def test_rules_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    """A rule file that is a folder, or may not be opened, is a `RuleError` too."""
+    """A rule file that is a folder, or may not be opened, is a `RuleError` too, which tells of other files all the same."""
     (tmp_path / "folder.yaml").mkdir()
-    with pytest.raises(RuleError, match=r"folder\.yaml"):
+    (tmp_path / "other.yaml").write_text("[]")
+    with pytest.raises(RuleError, match=r"(?s)folder\.yaml.*other\.yaml"):
         load_rules(tmp_path)
 
 
@@ -662,6 +669,8 @@ def test_the_page_of_a_rule_has_its_vetoes_and_alternatives(tmp_path: Path) -> N
     page = describe_rule(forbidden(tmp_path), {}, list_features())
     assert "Never said where any of these holds" in page
     assert "noise is at least 0.1" in page
+    link = "https://example.org/" + "a" * 100
+    assert link in describe_rule(dataclasses.replace(forbidden(tmp_path), source=link), {}, list_features())
     assert "Told together with" in page and "the optimizer of that worker" in " ".join(page.split())
 
 

@@ -54,6 +54,7 @@ def test_those_that_ship():
         ("part: 0.5", "part: 1.5", r"x\.yaml:12: parts add up to 1 or more"),
         ("part: 0.5", "part: 1.0", r"x\.yaml:12: parts add up to 1 or more"),
         ("kinds:", "kind:", r"unknown key 'kind'"),
+        ("  low:\n", "  - low:\n", r"x\.yaml:4: expected signs by name"),
         ("cause: worker-fault", "- 1", r"x\.yaml:\d+: is not YAML|expected a mapping"),
     ],
 )

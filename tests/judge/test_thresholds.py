@@ -35,7 +35,7 @@ from diagnose.judge.rest import describe_noise, describe_rest
 from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.timing import date_cause
 from diagnose.judge.unchecked import _describe_gaps
-from diagnose.judge.unknown import list_unexplained
+from diagnose.judge.unknown import list_unexplained, report_unknown
 from diagnose.judge.verdict import reach_verdict
 from diagnose.judge.worth import Benefit, is_unmeasured, least_gain, measure_after, measure_alone, most_gain, share_of
 from diagnose.model.analysis import Analysis
@@ -446,6 +446,7 @@ def test_the_largest_of_what_no_rule_explains_is_said() -> None:
     analysis = with_gains(job("healthy"), microbatch=(0.1, 0.1), stage=(0.3, 0.3))
     (cause,) = silent(analysis).causes
     assert (cause.title, cause.confidence) == ("unknown cause: uneven pipeline stages", 0.6)
+    assert report_unknown(analysis, "stage", 0.3).confidence == pytest.approx(0.3)  # as probably below it
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.judge.alternatives import merge_alternatives
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import MAX_REPLAY_ERROR, chance_above, check_fidelity, student_below, trust_looks
+from diagnose.judge.rest import describe_unlooked
 from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.unchecked import name_unchecked
 from diagnose.judge.unknown import UNKNOWN_SHARE
@@ -266,6 +267,8 @@ def test_one_dp_rank_leaves_slow_workers_unchecked() -> None:
         reasons = {entry.cause: entry.reason for entry in found.not_checked}
         assert "dp rank" in reasons["worker-fault"], faults
         assert "worker-fault" not in found.checked
+    (doubt,) = [item.text for cause in found.causes for item in cause.evidence if item.id.endswith("/one-dp-rank")]
+    assert doubt == "there is one dp rank: a worker that was slow from the first step would look the same"
 
 
 @pytest.mark.parametrize("spec", [SPEC, dataclasses.replace(SPEC, dp=1), dataclasses.replace(SPEC, pp=1)], ids=str)
@@ -607,6 +610,14 @@ def test_what_could_not_be_looked_for_is_not_healthy() -> None:
     assert found.why.startswith("slow transfers would give back 45% of the step time, and network-fault could not be")
     assert found.why in found.warnings
     assert reach(with_gains(base, transfer=(0.04, 0.04))).verdict == "healthy"
+    both = describe_unlooked(
+        with_gains(base, worker=(0.2, 0.2), transfer=(0.4, 0.4)),
+        (),
+        dict.fromkeys(("worker", "transfer"), "x"),
+        {"x": "y"},
+        0.02,
+    )
+    assert both.startswith("slow transfers would give back 40%")
 
 
 def test_what_could_not_be_looked_for_is_told_beside_causes() -> None:
@@ -837,12 +848,13 @@ def test_causes_that_compete_are_one_finding(probability: float, said: list[str]
         (0.09, 0.4, (), ["worker-fault", "sequence-imbalance"]),
         # Beside a second fault mending the large one alone gives little.
         (0.3, 0.1, (), ["worker-fault", "sequence-imbalance"]),
+        (0.3, None, (), ["worker-fault"]),  # nobody knows a share
         (0.3, 0.4, (2,), ["worker-fault"]),
         (0.3, 0.4, (3,), ["worker-fault", "sequence-imbalance"]),
     ],
 )
 def test_a_small_cause_is_not_what_a_large_one_may_be(
-    recoverable: float, share: float, stages: tuple[int, ...], said: list[str]
+    recoverable: float, share: float | None, stages: tuple[int, ...], said: list[str]
 ) -> None:
     """The surer of two that compete stays for both where it has half of the other's seconds, and is at its place."""
     analysis = measured(SPEC, SLOW, SEQUENCES).analysis
@@ -857,7 +869,7 @@ def test_a_small_cause_is_not_what_a_large_one_may_be(
         found,
         cause="sequence-imbalance",
         recoverable=0.2,
-        share=0.5,
+        share=0.5 if share is not None else None,
         confidence=other.confidence,
         alternatives=(told,),
         where=Where(stages=stages),

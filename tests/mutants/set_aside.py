@@ -41,6 +41,21 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where two starts are apart by a nanosecond to the last bit",
     (
+        "diagnose/judge/verdict.py",
+        "and most_gain(analysis.gains, judgement.rule.components) >= least",
+        (
+            "most_gain(analysis.gains, judgement.rule.components) >= least "
+            "-> (most_gain(analysis.gains, judgement.rule.components) > least)"
+        ),
+        0,
+    ): "another answer only where a gain is the least one to the last bit",
+    (
+        "diagnose/triage/store.py",
+        "_MIGRATION_LOCK = 7_236_105",
+        "7_236_105 -> 7236106",
+        0,
+    ): "any number that no other program locks by will do",
+    (
         "diagnose/whatif/barriers.py",
         "continue",
         "continue -> break",
@@ -52,6 +67,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "early <= 1.0 - HELD_SHARE -> (early < 1.0 - HELD_SHARE)",
         0,
     ): "another answer only where a share is what is left of `HELD_SHARE` to the last bit",
+    (
+        "diagnose/whatif/batches.py",
+        "at = at[(np.abs(few[back:] - few[:-back]) <= tolerance_s).any(axis=1)] if len(at) else at",
+        "np.abs(few[back:] - few[:-back]) <= tolerance_s -> (np.abs(few[back:] - few[:-back]) < tolerance_s)",
+        0,
+    ): "another answer only where two starts are apart by the tolerance to the last bit",
     (
         "diagnose/whatif/batches.py",
         "return values.reshape(n_nodes, -1)[:, ::stride]",
@@ -70,6 +91,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "1 -> 2",
         0,
     ): "rows of the last step go on in none",
+    (
+        "diagnose/whatif/clocks.py",
+        "offset_s[:, stage] = offset_s[:, stage - 1] + np.where(np.abs(step) > MIN_OFFSET_SPREADS * spread, step, 0.0)",
+        "np.abs(step) > MIN_OFFSET_SPREADS * spread -> (np.abs(step) >= MIN_OFFSET_SPREADS * spread)",
+        0,
+    ): "another answer only where a step of a clock is so many times its spread to the last bit: both may be 0, which is no step",
     (
         "diagnose/whatif/components/between_steps.py",
         "shown = late_s[following][busy] >= SHOWN_SHARE * tail_s[busy]",
@@ -104,11 +131,32 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where one rate is just twice the other",
     (
+        "diagnose/whatif/components/input_delay.py",
+        "together |= some & ((chance * share.size < CHANCE) & (2.0 * elsewhere < share))[:, :, None]",
+        "2.0 * elsewhere < share -> (2.0 * elsewhere <= share)",
+        0,
+    ): "another answer only where the one share is just twice the other",
+    (
         "diagnose/whatif/components/microbatch.py",
         "if correlation < MIN_CORRELATION or not agree:",
         "correlation < MIN_CORRELATION -> (correlation <= MIN_CORRELATION)",
         0,
     ): "another answer only where a correlation is one half to the last bit",
+    (
+        "diagnose/whatif/components/stage.py",
+        "pace = np.nan_to_num(log.reshape(len(log), -1, n_stages, log.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)",
+        "1 -> 2",
+        0,
+    ): "numpy takes any negative number for the axis that is left",
+    (
+        "diagnose/whatif/components/step.py",
+        "planned &= by_step > median(by_step) + TOGETHER_SHARE / 2 * n_workers",
+        (
+            "by_step > median(by_step) + TOGETHER_SHARE / 2 * n_workers "
+            "-> (by_step >= median(by_step) + TOGETHER_SHARE / 2 * n_workers)"
+        ),
+        0,
+    ): "another answer only where the workers at once are just so many more than usual",
     (
         "diagnose/whatif/contention.py",
         "[i * 2**32 + np.repeat(np.arange(len(r)), r.shape[1]) for r, (i, _, _) in zip(ratios, places, strict=True)]",
@@ -121,6 +169,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "delay_s.max(axis=(1, 2)) > SHORTEST_S -> (delay_s.max(axis=(1, 2)) >= SHORTEST_S)",
         0,
     ): "what is just so late is beyond nothing, either",
+    (
+        "diagnose/whatif/evidence.py",
+        "hit = np.nonzero(overlap > 0)",
+        "overlap > 0 -> (overlap >= 0)",
+        0,
+    ): "an overlap of 0 s adds nothing",
     (
         "diagnose/whatif/graph.py",
         "forget[position].append(node)",
@@ -152,6 +206,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "any ratio far below all others will do",
     (
+        "diagnose/whatif/medians.py",
+        "nearer = np.where(np.abs(first) < np.abs(second), first, second)",
+        "np.abs(first) < np.abs(second) -> (np.abs(first) <= np.abs(second))",
+        0,
+    ): "two values on one side that are as near to 0 are one value",
+    (
         "diagnose/whatif/observed.py",
         "recent = recent[sample.held_shares(recent, np.full_like(recent, node)) >= HELD_SHARE]",
         (
@@ -160,6 +220,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         ),
         0,
     ): "another answer only where a wait holds in just `HELD_SHARE` of the lanes",
+    (
+        "diagnose/whatif/observed.py",
+        "return pairs[of_types(self.block.nodes.op[pairs[:, 0]], P2P)]",
+        "0 -> 1",
+        0,
+    ): "both ends of a pair are of such types",
     (
         "diagnose/whatif/occupied.py",
         "inside |= (start[before + 1] <= begins + slack) & (end[before + 1] >= ends - slack) & (start[before + 1] < ends)",
@@ -179,6 +245,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "the first node is a first forward, which waits for no send",
     (
+        "diagnose/whatif/recorded.py",
+        "moves[self.moves[self.moves >= 0]] = True",
+        "self.moves >= 0 -> (self.moves > 0)",
+        1,
+    ): "the first node is a compute, and no transfer",
+    (
         "diagnose/whatif/removal.py",
         "for kind in np.unique(kinds[stall > 0]).tolist():",
         "stall > 0 -> (stall >= 0)",
@@ -191,6 +263,18 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         2,
     ): "where own times have one lane alone, what a rank does among peers is not used",
     (
+        "diagnose/whatif/replay.py",
+        "with ThreadPoolExecutor(max_workers=min(MAX_THREADS, os.cpu_count() or 1)) as pool:",
+        "os.cpu_count() or 1 -> (os.cpu_count() and 1)",
+        0,
+    ): "how many threads replay does not change what they find",
+    (
+        "diagnose/whatif/rewrite.py",
+        "pairs = np.concatenate([np.stack([send[send >= 0], recv[send >= 0]], axis=1) for send, recv in sends])",
+        "send >= 0 -> (send > 0)",
+        1,
+    ): "the first node is a compute, and no transfer",
+    (
         "diagnose/whatif/rewrite.py",
         "return node if node >= 0 else None",
         "node >= 0 -> (node > 0)",
@@ -199,6 +283,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     (
         "diagnose/whatif/rewrite.py",
         "self._wait(np.r_[-1, computes[at[:-1]]], received[at])",
+        "1 -> 2",
+        0,
+    ): "whatever is below 0 is nothing",
+    (
+        "diagnose/whatif/rewrite.py",
+        "self.computes = np.full((len(COMPUTES), *shape), -1)",
         "1 -> 2",
         0,
     ): "whatever is below 0 is nothing",

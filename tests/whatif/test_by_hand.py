@@ -16,19 +16,19 @@ from diagnose.whatif.batches import GRANULARITY_S, SampledLanes, _group_alike
 from diagnose.whatif.clean import _flatten, _lay_out, _unite, split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.other_work import describe_types
-from diagnose.whatif.components.transfer import transfer_excess
+from diagnose.whatif.components.transfer import _measure_group, _measure_place, transfer_excess
 from diagnose.whatif.computes import gather_computes
-from diagnose.whatif.contention import _ends_then, _in_flight
+from diagnose.whatif.contention import _ends_then, _in_flight, _InFlight, _overlap, _usual_ratio
 from diagnose.whatif.delays import delay_excess, measure_carried
 from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
-from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged, _opening
+from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged, _opening, group_by_length
 from diagnose.whatif.observed import Observed, _add_tied_waits, _moving_times, _types_apart
 from diagnose.whatif.occupied import Keys, Union, _last_before
 from diagnose.whatif.overlaps import find_overlaps
 from diagnose.whatif.replay import own_times
 from diagnose.whatif.scenarios import typical_start
-from diagnose.whatif.slow_places import pair_seconds
-from diagnose.whatif.starts import list_opening
+from diagnose.whatif.slow_places import _is_stretch, pair_seconds
+from diagnose.whatif.starts import _is_input, list_opening
 from diagnose.whatif.timeline import _times
 from diagnose.whatif.transfers import _add_up_excess, _by_link, _measure_groups, _measure_links, _own_of_pairs
 from diagnose.whatif.waits import add_waits
@@ -790,3 +790,52 @@ def test_held_computes_wait_for_what_held_them_up(monkeypatch: pytest.MonkeyPatc
     assert add_waits(o, {1: {7: held}}) is None
     assert add_waits(o, {7: {0: held}}) is None
     assert add_waits(o, {}) is None
+
+
+def test_rows_of_one_length_are_an_array() -> None:
+    """Rows without any member are in none."""
+    found = group_by_length(Ragged.of([(), (0, 2), (1,), (3, 4)]))
+    assert [rows.tolist() for rows in found] == [[[1]], [[0, 2], [3, 4]]]
+
+
+def test_parameters_gathered_one_right_after_the_other_are_one_wait() -> None:
+    """A compute of 10 s is held for 5 s by two gathers in a row; of two reduce-scatters only by what was under way, for 3 s."""
+    for op, held_s in ((Op.ALL_GATHER, 5.0), (Op.REDUCE_SCATTER, 3.0)):
+        times = [np.array(column)[:, None, None] for column in ([0.0, -1.0, 3.0], [10.0, 3.0, 5.0])]
+        nodes = SimpleNamespace(op=np.array([Op.FORWARD, op, op]))
+        o: Any = SimpleNamespace(block=SimpleNamespace(start_s=times[0], end_s=times[1], nodes=nodes))
+        assert _overlap(o, _InFlight(0, 0, (1, 2)))[0].item() == held_s
+
+
+def test_what_a_compute_takes_over_its_partner_is_that_of_its_stage() -> None:
+    """Two stages of 2 and 3 times as long, both known from computes that nothing overlaps."""
+    virtual, apart = np.repeat([0, 1], 50), np.ones(100, dtype=bool)
+    y = np.array([2.0, 3.0])[virtual] + np.tile([-0.01, 0.01], 50)
+    usual, sigma = _usual_ratio(y, np.zeros(100), apart, ~apart, virtual)
+    assert usual == pytest.approx(np.array([2.0, 3.0])[virtual], abs=0.02)
+    assert (sigma < 0.02).all()
+
+
+@pytest.mark.parametrize(
+    ("link_ratio", "is_card"), [(2.0, True), (2.5, True), (1.0, False), (4.0, False), (None, False)]
+)
+def test_a_collective_is_long_by_the_card_that_a_link_is_long_by(link_ratio: float | None, is_card: bool) -> None:
+    """Twice as long as those of other stages: its buffers are larger, unless a link of the stage takes as many times as long."""
+    equals = _measure_place(np.full(20, 1.0))
+    found = _measure_group(np.full(20, 2.0), 1.0, equals, link_ratio)
+    assert (found is equals) == is_card
+    assert found.usual_s == (1.0 if is_card else 2.0)
+
+
+def test_steps_come_in_a_stretch() -> None:
+    """Several one after the other; neither one alone, nor all, nor here and there."""
+    for at, found in (([3, 4, 5], True), ([3], False), (range(12), False), (range(0, 12, 2), False)):
+        assert bool(_is_stretch(np.isin(np.arange(12), at))) == found
+
+
+@pytest.mark.parametrize(("at", "found"), [([2, 7], True), ([2], False)])
+def test_who_reads_begins_late_for_input_from_two_steps_on(at: list[int], found: bool) -> None:
+    """Where the readers are late and another stage is not, whatever the steps."""
+    late = np.zeros((2, 12, 3), dtype=bool)
+    late[0, at] = True
+    assert _is_input(np.arange(12), np.ones(late.shape), late, [0]) is found

@@ -253,6 +253,12 @@ def test_a_forward_that_all_ranks_wait_for_waits_for_input() -> None:
         gaps = nothing(n_dp=8)
         gaps[FORWARD, stages, 5, 7] = STALL_S
         assert share_of(judged(np.zeros(gaps.shape), gaps), whose) == 1.0
+    # ... and beside collections of every stage.
+    gaps[FORWARD, 1:] = 0.0
+    collections = np.where(gaps > 0, 0.0, at_random(marked(FORWARD, n_dp=8), 0.02, 0))
+    stalls = judged(collections, gaps)
+    assert (stalls.before[gaps > 0] == StallKind.INPUT).all()
+    assert (stalls.inside[collections > 0] == StallKind.COLLECTION).all()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

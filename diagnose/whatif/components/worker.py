@@ -286,7 +286,7 @@ class Draws:
 
 def measure_draws(compute_s: Seconds) -> Draws:
     """Measure by the computes of one stage, shape (2, n_microbatches, n_steps, n_dp), steps in time."""
-    n_microbatches, n_dp = compute_s.shape[1], compute_s.shape[-1]
+    n_microbatches = compute_s.shape[1]
     logs = np.log(np.maximum(compute_s, TINY_RATIO))
     usual = nan_median(logs, axis=1, keepdims=True)
     longest = nan_quantile(logs[0] - nan_median(usual[0, 0], axis=0), LONG_QUANTILE, axis=(0, 1))
@@ -296,9 +296,7 @@ def measure_draws(compute_s: Seconds) -> Draws:
     of_rank = np.nan_to_num(np.nanstd(within, axis=(1, 2)))  # (2, n_dp)
     together = np.nanmean(within[0] * within[1], axis=(0, 1)) / np.maximum(of_rank[0] * of_rank[1], TINY_RATIO)
     differ = (of_rank[0] > DIFFER_RATIO * _lower_third(of_rank[0])) & (np.nan_to_num(together) > DIFFER_CORRELATION)
-    return Draws(
-        n_microbatches, np.nan_to_num(error), np.nan_to_num(longest), differ & (n_microbatches > 1) & (n_dp > 1)
-    )
+    return Draws(n_microbatches, np.nan_to_num(error), np.nan_to_num(longest), differ)
 
 
 def find_slow_workers(

@@ -14,7 +14,14 @@ from diagnose.whatif.components.between_steps import BetweenStepsPart
 from diagnose.whatif.components.component import Extent, Members, Part, mix
 from diagnose.whatif.components.end_delay import _long_optimizers
 from diagnose.whatif.components.evaluation import EvaluationPart, attribute_planned_collections, find_evaluations
-from diagnose.whatif.components.expert import _deviations_above_zero, _find_group, _fit_tokens, _slope
+from diagnose.whatif.components.expert import (
+    _agree,
+    _deviations_above_zero,
+    _find_group,
+    _fit_tokens,
+    _slope,
+    _without_documents,
+)
 from diagnose.whatif.components.input_delay import _all_above, _come_together, _is_each
 from diagnose.whatif.components.malloc_pause import _as_long_as_backwards, _find_subset, _grow, _is_apart
 from diagnose.whatif.components.microbatch import (
@@ -365,6 +372,8 @@ def test_what_stages_share() -> None:
         np.random.default_rng(5).normal(0.0, 0.2, (1, 3, 6, 10, 2)) * np.ones((2, 1, 1, 1, 1)),
     )
     assert _compare_stages(_halve(shared)) == (pytest.approx(1.0), pytest.approx(1.0))
+    several = np.array([1.0, 3.0])[:, None, None, None] * _halve(shared)  # one half three times as long with them
+    assert _compare_stages(several)[1] == pytest.approx(1.0)
     assert _compare_stages(_halve(own)) == pytest.approx((0.0, 0.0), abs=0.25)
     assert find_microbatches(np.exp(shared[:, :1])).stage_share is None
     assert np.allclose(_share_of_stages(shared, 0.5), 1.0)
@@ -607,6 +616,34 @@ def test_tokens_that_say_nothing_explain_nothing() -> None:
     assert ratio is not None
     assert explained == pytest.approx(1.0, abs=0.05)
     np.testing.assert_allclose(ratio, 1.0 + 0.05 * load, atol=0.02)
+    # Where some rows have no load, or no time, the others say as much.
+    excess = 0.05 * load
+    load[:, 0, 0, 0, 0], excess[:, 0, 1, 1, 1] = np.nan, np.nan
+    explained, ratio = _fit_tokens(load, excess)
+    assert ratio is not None
+    assert explained == pytest.approx(1.0, abs=0.05)
+    np.testing.assert_allclose(ratio[:, 1], 1.0 + 0.05 * load[:, 1], atol=0.02)
+
+
+def test_documents_are_taken_out_of_what_is_there() -> None:
+    """A stage that is half as long with documents as all are has nothing left, however many of its computes were not recorded."""
+    rng = np.random.default_rng(7)
+    documents = rng.normal(scale=0.1, size=(1, 8, 12, 4))
+    for chance in (1.0, 0.3):
+        there = rng.random(documents.shape) < chance
+        logs = np.where(there, -0.4 * (documents - documents.mean()), np.nan)
+        left = _without_documents(np.stack([logs, logs]), documents, there)
+        assert np.nanstd(left) < 0.01
+
+
+def test_directions_that_are_far_apart_do_not_agree() -> None:
+    """What lengthens one alone by so much that no noise does is no expert's; the mean of others is, but for its noise."""
+    forward, backward = 0.1 + np.random.default_rng(8).normal(scale=0.01, size=(2, 2000))
+    backward[:2] = 0.1
+    forward[:2] = backward[:2] + np.array([2.0, 6.0]) * 0.01 * np.sqrt(2.0)
+    found = _agree(forward, backward)
+    assert found[0] == pytest.approx((forward[0] + backward[0]) / 2.0, rel=0.02)
+    assert found[1] == backward[1]
 
 
 @pytest.mark.parametrize(("together", "found"), [(True, True), (False, False)])
