@@ -70,7 +70,7 @@ def list_groups() -> tuple[FeatureGroup, ...]:
         FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.breakdown)),
         FeatureGroup(
             network.READS_AS,
-            lambda m: network.measure_network(m.transfers, m.breakdown, on_one_cpu=network.are_on_one_cpu(m.trace)),
+            lambda m: network.measure_network(m.transfers, m.breakdown, on_one_cpu=m.trace.is_on_one_cpu),
         ),
         FeatureGroup(
             periodicity.READS_AS,

@@ -4,7 +4,7 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
-from diagnose.model.trace import Bools, Seconds, Trace
+from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import Transfers
 from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import lower_median, nan_median
@@ -127,12 +127,6 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     found["network.two_links"] = Feature(0.0 if told else TWO_LINKS)
     found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, breakdown)))
     return found
-
-
-def are_on_one_cpu(trace: Trace) -> bool:
-    """Say whether all workers compute on the CPUs of one host, as far as the trace says."""
-    hosts = set(trace.hosts or ())
-    return trace.job.is_on_cpu and (len(hosts) == 1 and "" not in hosts if hosts else trace.job.n_hosts == 1)
 
 
 def _share_of_slow_steps(transfers: Transfers, breakdown: Breakdown) -> float:

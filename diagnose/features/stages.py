@@ -61,8 +61,8 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
         )
     found["stage.contradicted_share"] = Feature(contradicted)
     found["stage.worker_doubt"] = Feature(WORKER_CHANCE if n_dp == 1 else 0.0)
-    steps_s = nan_median(as_peers_s[:, :, :, np.argsort(breakdown.steps)], axis=(2, 4))
-    load_s = steps_s.sum(axis=0).reshape(-1, n_stages, steps_s.shape[-1]).sum(axis=0)
+    steps_s = nan_median(as_peers_s, axis=(2, 4)).sum(axis=0)[:, np.argsort(breakdown.steps)]
+    load_s = steps_s.reshape(-1, n_stages, steps_s.shape[-1]).sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         excess = load_s[worst] / load_s[others].mean(axis=0) - 1.0
     found["stage.change_doubt"] = Feature(_doubt_change(excess))

@@ -31,6 +31,7 @@ UNSEEN = (
 )
 #: What slow transfers may be that are random, or too few to tell.
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
+BUSY_HOST = "between processes of one host is no network: look at what else takes its cores (top)"
 
 
 def list_unexplained(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:
@@ -67,7 +68,7 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
         text = "optimizers take longer there than those of peers in all steps, computes do not, and no rule says why"
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     if component == "transfer":
-        text += f"; {TRANSFERS}"
+        text += f"; {BUSY_HOST if analysis.trace.is_on_one_cpu else TRANSFERS}"
     for fact, missed, components in UNSEEN:
         if component in components and getattr(analysis.trace.job, fact) is False:
             text += f"; {missed}"

@@ -262,6 +262,12 @@ class Trace:
     are_derived: bool = False
 
     @property
+    def is_on_one_cpu(self) -> bool:
+        """True where all workers compute on the CPUs of one host, as far as the trace says: no network is between them."""
+        hosts = set(self.hosts or ())
+        return self.job.is_on_cpu and (len(hosts) == 1 and "" not in hosts if hosts else self.job.n_hosts == 1)
+
+    @property
     def steps(self) -> Ints:
         """Analysed step numbers, block after block."""
         return np.concatenate([block.steps for block in self.blocks])

@@ -2,10 +2,13 @@
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from diagnose.features.catalogue import list_groups
 from diagnose.features.network import measure_network
 from diagnose.model.transfers import SlowPlaces, Transfers
 from tests.features.hand import N_STEPS, components, slowed
@@ -61,6 +64,17 @@ def test_links_between_processes_of_one_host(repeats: float, on_one_cpu: bool, e
     found = dataclasses.replace(transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=excess_ms), slow=slow)
     measured = measure_network(found, components(), on_one_cpu=on_one_cpu)
     assert measured["network.chance_doubt"].value == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("is_one", "expected"), [(True, 0.9), (False, 0.165)])
+def test_who_measures_says_whether_there_is_a_network(is_one: bool, expected: float) -> None:
+    """Features of a job know from its trace that all is on one host."""
+    slow = dataclasses.replace(SlowPlaces.nowhere(2, 2), repeats=0.7)
+    excess_ms = [[90.0, 10.0], [0.0, 0.0]]
+    found = dataclasses.replace(transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=excess_ms), slow=slow)
+    job: Any = SimpleNamespace(transfers=found, breakdown=components(), trace=SimpleNamespace(is_on_one_cpu=is_one))
+    (group,) = (group for group in list_groups() if "network.chance_doubt" in group.reads_as)
+    assert group.measure(job)["network.chance_doubt"].value == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

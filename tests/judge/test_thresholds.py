@@ -104,6 +104,31 @@ def test_three_steps_are_enough(n_steps: int, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("hosts", "known", "is_one"),
+    [
+        (("a",), {"has_cuda": False}, True),
+        (("a", "b"), {"has_cuda": False}, False),
+        (("a", ""), {"has_cuda": False}, False),
+        ((), {"has_cuda": False, "n_hosts": 1}, True),
+        ((), {"has_cuda": False, "n_hosts": 2}, False),
+        ((), {"has_cuda": False}, False),
+        (("a",), {"has_cuda": True}, False),
+    ],
+)
+def test_between_processes_of_one_host_is_no_network(hosts: tuple[str, ...], known: dict, is_one: bool) -> None:
+    """Where slow transfers have no known cause, it says where to look: at the host, if all is on the CPUs of one."""
+    analysis = job("network-fault")
+    n_workers = analysis.trace.n_dp * analysis.trace.n_stages
+    of_workers = tuple(hosts[i % len(hosts)] for i in range(n_workers)) if hosts else None
+    said = dataclasses.replace(analysis.trace.job, **{"gpu_type": None} | known)
+    trace = dataclasses.replace(analysis.trace, hosts=of_workers, job=said)
+    assert trace.is_on_one_cpu is is_one
+    text = report_unknown(dataclasses.replace(analysis, trace=trace), "transfer", LEAST).evidence[0].text
+    assert ("takes its cores" in text) is is_one
+    assert ("counters of ports" in text) is not is_one
+
+
+@pytest.mark.parametrize(
     ("known", "asks_gpu"),
     [
         ({}, True),
