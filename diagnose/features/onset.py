@@ -56,9 +56,11 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
             return Course(When())
     hits = _without_lone_hits(effect > least * top)
     first, last = int(hits.argmax()), len(hits) - 1 - int(hits[::-1].argmax())
-    n_there = last - first + 1
-    rate = min(float(hits[first : last + 1].mean()), 1.0 - UNSEEN / n_there)
-    steady = float(hits[first : last + 1].mean()) >= STEADY_SHARE
+    inner = hits[first : last + 1]
+    rate = min(float(inner.mean()), 1.0 - UNSEEN / len(inner))
+    if not inner.all():  # what comes in stretches stays away in stretches, too
+        rate = min(rate, int((np.diff(inner.astype(int)) > 0).sum()) / int((~inner).sum()))
+    steady = float(inner.mean()) >= STEADY_SHARE
     if least >= HALF and hits.mean() < 1.0 and steady:
         course = _course_of(_date_changes(steps, effect), top)
         if course is not None:

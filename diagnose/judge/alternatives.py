@@ -55,18 +55,28 @@ def split_confidence(
 
 
 def merge_alternatives(causes: list[Cause]) -> list[Cause]:
-    """Make one finding of causes that are told as alternatives of each other: the surer one stays, in the order given."""
+    """Make one finding of causes that are told as alternatives of each other: the surer one stays, in the order given.
+
+    What is told of one finding is never more than certain. Two that are surer than that together are both said, but where one is
+    rather the other.
+    """
     kept: list[Cause] = []
     for cause in sorted(causes, key=lambda one: -one.confidence):  # stable
         rival = next((one for one in kept if _compete(one, cause) and _explains(one, cause)), None)
-        if rival is None:
+        left = 1.0 - (rival.confidence if rival else 0.0)
+        if rival is None or (cause.confidence > left and not _is_rather(cause, rival.cause)):
             kept.append(cause)
-        elif all(other.cause != cause.cause for other in rival.alternatives):
+        elif all(other.cause != cause.cause for other in rival.alternatives) and left >= TOLD_FROM:
             tells_apart = next(other.tells_apart for other in cause.alternatives if other.cause == rival.cause)
-            merged = (*rival.alternatives, Alternative(cause.cause, cause.confidence, tells_apart))
-            kept[kept.index(rival)] = msgspec.structs.replace(rival, alternatives=merged)
+            one = Alternative(cause.cause, round(min(cause.confidence, left), 4), tells_apart)
+            kept[kept.index(rival)] = msgspec.structs.replace(rival, alternatives=(*rival.alternatives, one))
     order = [cause.cause for cause in causes]
     return sorted(kept, key=lambda one: order.index(one.cause))
+
+
+def _is_rather(cause: Cause, other: str) -> bool:
+    """Say whether what looks like a cause is more probably another one."""
+    return any(one.cause == other and one.confidence > cause.confidence for one in cause.alternatives)
 
 
 def _compete(one: Cause, other: Cause) -> bool:

@@ -114,6 +114,17 @@ def test_now_and_then_is_sporadic(seed: int) -> None:
     assert find_course(MANY, effect).when == When("sporadic")
 
 
+def test_what_comes_in_stretches_is_seldom_dated() -> None:
+    """What is there for four steps, and away for eight, again and again, began and ended at no step: a quarter is dated at most."""
+    rng, dated = np.random.default_rng(7), 0
+    for _ in range(100):
+        lengths = rng.geometric([1.0 / 8.0, 1.0 / 4.0], size=(len(MANY), 2)).ravel()
+        on = np.repeat(np.arange(len(lengths)) % 2, lengths)[rng.integers(12) :][: len(MANY)]
+        when = find_course(MANY, on + 0.02 * rng.standard_normal(len(MANY))).when
+        dated += when.onset_step is not None or when.recovery_step is not None
+    assert dated <= 25
+
+
 def test_noise_alone_is_seldom_dated() -> None:
     """Of a hundred series about zero no more than 15 get an onset or a recovery, and none is called constant."""
     rng = np.random.default_rng(6)

@@ -209,14 +209,15 @@ def test_a_veto_is_explained() -> None:
 def test_an_alternative_that_is_not_said_is_explained() -> None:
     """A cause that is told as what else another may be says so; the one that is said has it among its alternatives."""
     analysis = measured_file(SLOW).analysis
-    features = analysis.features | {"story.other": Feature(0.4)}
+    features = analysis.features | {"story.other": Feature(0.55)}
     analysis = dataclasses.replace(analysis, features=features)
     other = RuleAlternative("kernel-queue-contention", "story.other", "the connections")
+    back = RuleAlternative("worker-fault", "story.other", "the clocks")
     fires = Group("all", (Condition("slowdown", "at_least", 1.0, "", 1),))
     rules = [
         dataclasses.replace(rule, alternatives=(other,))
         if rule.id == "worker-fault"
-        else dataclasses.replace(rule, conditions=fires, components=("worker",))
+        else dataclasses.replace(rule, conditions=fires, components=("worker",), alternatives=(back,))
         if rule.id == other.cause
         else rule
         for rule in built_in().rules

@@ -34,6 +34,7 @@ from diagnose.judge.verdict import (
 )
 from diagnose.judge.worth import Benefit, measure_alone
 from diagnose.model.analysis import Analysis
+from diagnose.model.cause import Alternative
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
@@ -822,23 +823,36 @@ def test_what_is_rather_unknown_is_said_to_be(probability: float, said: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("probability", "said"), [(0.3, ["worker-fault"]), (0.1, ["worker-fault", "sequence-imbalance"])]
+    ("probability", "reverse", "n_said", "n_told"),
+    [(0.55, 0.5, 1, 1), (0.55, 0.1, 1, 0), (0.3, 0.0, 2, 1), (0.1, 0.1, 2, 0)],
 )
-def test_causes_that_compete_are_one_finding(probability: float, said: list[str]) -> None:
-    """Two causes of which one is told as the other's alternative are one finding; where they do not compete both are said."""
+def test_causes_that_exclude_each_other_are_one_finding(
+    probability: float, reverse: float, n_said: int, n_told: int
+) -> None:
+    """Two causes of which one is told as the other's alternative are one finding, but where they are surer than that.
+
+    The surer one stays, and what is told of it is never more than certain; what is rather the other is not told then.
+    """
     analysis = measured(SPEC, SLOW, SEQUENCES).analysis
-    analysis = dataclasses.replace(analysis, features=analysis.features | {"story.other": Feature(probability)})
-    for cause, other in (("worker-fault", "sequence-imbalance"), ("sequence-imbalance", "worker-fault")):
-        judgements = with_rule(
-            analysis, cause, alternatives=(dataclasses.replace(TELL, cause=other, tells_apart="look"),)
-        )
+    doubts = {"story.other": Feature(probability), "story.reverse": Feature(reverse)}
+    analysis = dataclasses.replace(analysis, features=analysis.features | doubts)
+    causes = ("worker-fault", "sequence-imbalance")
+    for cause, other in (causes, causes[::-1]):
+        by_rule = {
+            cause: dataclasses.replace(TELL, cause=other, tells_apart="look"),
+            other: dataclasses.replace(TELL, cause=cause, feature="story.reverse", tells_apart="look again"),
+        }
+        rules = [
+            dataclasses.replace(rule, alternatives=(by_rule[rule.id],)) if rule.id in by_rule else rule
+            for rule in built_in().rules
+        ]
+        judgements = [rule.judge(analysis.features) for rule in rules]
         found = reach_verdict(analysis, judgements, min_speedup=1.02).causes
-        assert len(found) == len(said)
-        assert len([a for one in found for a in one.alternatives]) == (1 if len(said) == 1 else 0)
-        if len(said) == 1:
-            # The surer one stays: the one that is not split.
-            assert (found[0].cause, found[0].alternatives[0].cause) == (other, cause)
-            assert found[0].alternatives[0].tells_apart == "look"
+        assert len(found) == n_said
+        assert sum(len(one.alternatives) for one in found) == n_told
+        assert all(one.confidence + sum(a.confidence for a in one.alternatives) <= 1.0 for one in found)
+        if n_said == 1:
+            assert found[0].cause == other
 
 
 @pytest.mark.parametrize(
@@ -863,19 +877,16 @@ def test_a_small_cause_is_not_what_a_large_one_may_be(
         analysis, "sequence-imbalance", alternatives=(dataclasses.replace(TELL, cause="worker-fault"),)
     )
     (found,) = reach_verdict(analysis, judgements, min_speedup=1.02).causes
-    (other,) = found.alternatives
-    told = msgspec.structs.replace(other, cause="worker-fault")
     large = msgspec.structs.replace(
         found,
         cause="sequence-imbalance",
         recoverable=0.2,
         share=0.5 if share is not None else None,
-        confidence=other.confidence,
-        alternatives=(told,),
+        confidence=0.45,
+        alternatives=(Alternative("worker-fault", 0.45, "look"),),
         where=Where(stages=stages),
     )
-    sure = msgspec.structs.replace(found, recoverable=recoverable, share=share, alternatives=())
-    assert sure.confidence > large.confidence
+    sure = msgspec.structs.replace(found, recoverable=recoverable, share=share, confidence=0.5, alternatives=())
     merged = merge_alternatives([sure, large])
     assert [cause.cause for cause in merged] == said
 

@@ -435,11 +435,17 @@ def _find_levels(
     changed &= before <= BEFORE_SHARE
     after &= changed[..., None]
     constant = (has_peers & (usual > least)) | changed
-    slow = constant | _are_slow_often(own, hits)
+    often = _are_slow_often(own, hits)
+    slow = constant | often
     # Ordinary variation stays with the work: only what differs from the worker's usual pace by more counts as its own.
     usual = np.where(changed, usual_after, usual)
     pace = np.where(changed[..., None] & ~after, 0.0, usual[..., None])
     on, usual_on = _find_stretches(own, np.log1p(SLOW_RATIO) * unit, chance)
+    # Stretches of a few steps are none; the steps themselves tell where they say more than a pace does.
+    usual_hit = np.nan_to_num(nan_median(np.where(hits, own, np.nan), axis=-1))
+    single = often & ~on.any(axis=-1)
+    single &= _misses(own, np.where(hits, usual_hit[..., None], 0.0)) < LEFT_SHARE * _misses(own, pace)
+    on, usual_on = np.where(single[..., None], hits, on), np.where(single, usual_hit, usual_on)
     # It fell behind once and for all, or came back: what is nearer to the steps.
     came_back = (np.logical_or.accumulate(on, axis=-1) & ~on).sum(axis=-1) >= SMOOTHED
     misses = _misses(own, np.where(on, usual_on[..., None], 0.0))

@@ -111,6 +111,18 @@ def test_a_worker_is_slow_for_a_while(first: int, end: int) -> None:
     assert np.flatnonzero(level[:, 2, :, 0].mean(axis=0) > 0.15).tolist() == list(range(first, end))
 
 
+def test_a_worker_is_slow_for_a_few_steps_at_a_time() -> None:
+    """Between them it is as quick as its peers, and not a little behind all the time."""
+    rng = np.random.default_rng(11)
+    excess = 0.02 * rng.standard_normal((2, 1, N_STEPS, 4))
+    slow_steps = np.arange(N_STEPS) % 6 < 2
+    excess[..., 0] += np.where(slow_steps, 0.5, 0.025)
+    level, slow = _find(excess)
+    assert np.argwhere(slow).tolist() == [[0, 0]]
+    assert (level[..., ~slow_steps, 0] == 0.0).all()
+    np.testing.assert_allclose(level[..., slow_steps, 0].mean(), 0.5, atol=0.03)
+
+
 @pytest.mark.parametrize(("first", "end"), [(8, 18), (14, 25), (20, 30)])
 def test_a_lone_worker_is_slow_for_a_while(first: int, end: int) -> None:
     """With one dp rank it is compared with itself, also where all computed slowly up to the middle of that while."""
