@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from diagnose.features.workers import is_slow, slow_steps, slow_workers
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
+from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Trace
 from diagnose.numerics.robust import nan_median, robust_deviation
 
@@ -15,8 +17,8 @@ READS_AS = {
     "1 experts; misleads when they share nothing",
     "expert.or_sequences": "probability that what looks like documents of different length are uneven experts; 0 where several "
     "stages, or columns, tell; misleads with one stage and no columns: then it is no more than how often each happens",
-    "expert.or_worker": "probability that what looks like a slow worker are experts that stay hot; 0 without experts; misleads "
-    "as it is no more than how often each happens",
+    "expert.or_worker": "probability that what looks like a slow worker are experts that stay hot; 0 without experts, and where "
+    "its optimizer is slow, too; misleads as it is no more than how often each happens",
     "expert.tokens_fit": "part of how computes vary that the tokens of their experts predict, where they were not fitted; 1 all; "
     "misleads when they are recorded of other layers",
     "expert.alike": "part of it that the ranks of one expert-parallel group share; 1 they wait for each other inside the compute; "
@@ -33,6 +35,8 @@ OUTLIER_DEVIATIONS = 4.0
 #: More workers than this part, or several on this part of the stages, are not slow one by one where experts are uneven.
 FEW_SHARE = 0.25
 MANY_STAGES_SHARE = 0.5
+#: The optimizer of a slow machine is behind by at least this part of what its computes are behind by (log), and so many times.
+OPTIMIZER_SHARE, SLOW_OPTIMIZER = 0.5, 1.1
 #: Durations of 0 are recorded.
 TINY_RATIO = 1e-9
 
@@ -46,7 +50,7 @@ def measure_experts(breakdown: Breakdown, trace: Trace, tokens_fit: Feature) -> 
         "expert.explained": _known(experts.explained, few),
         "expert.alone_share": _known(experts.alone_share, few),
         "expert.or_sequences": Feature(_weigh_against_sequences(breakdown, ep_size, tokens_fit.value)),
-        "expert.or_worker": Feature(_weigh_against_worker(breakdown, ep_size)),
+        "expert.or_worker": Feature(_weigh_against_worker(breakdown, trace)),
         "expert.tokens_fit": _known(experts.tokens_fit, "the trace has no column expert_tokens, or all are the same"),
         "expert.alike": _known(experts.alike, uneven),
         "expert.ep_size": _known(None if ep_size is None else float(ep_size), "the metadata have no ep_size"),
@@ -67,17 +71,42 @@ def _weigh_against_sequences(breakdown: Breakdown, ep_size: int | None, document
     return UNKNOWN_CHANCE if ep_size is None else SHARED_CHANCE
 
 
-def _weigh_against_worker(breakdown: Breakdown, ep_size: int | None) -> float:
-    """Say how probable experts are where a worker is slow in all that it computes: nothing but a column tells."""
-    experts = breakdown.experts
-    if ep_size == 1 or experts.tokens_fit is not None:
+def _weigh_against_worker(breakdown: Breakdown, trace: Trace) -> float:
+    """Say how probable experts are where a worker is slow in all that it computes: a column tells, or what has no tokens."""
+    experts, ep_size = breakdown.experts, trace.job.ep_size
+    has_slow_optimizer = _has_slow_optimizer(breakdown, trace)
+    if ep_size == 1 or experts.tokens_fit is not None or has_slow_optimizer:
         return 0.0
     if experts.ratio is not None:
         slow = breakdown.slow_workers
         few = slow.sum() == 1 or (slow.mean() <= FEW_SHARE and slow.any(axis=0).mean() < MANY_STAGES_SHARE)
         alone = few and _has_outlier(breakdown) and not _are_whole_groups(slow, ep_size)
-        return 0.0 if alone else SHARED_CHANCE
+        if not alone:
+            return SHARED_CHANCE
+        # A throttled card keeps its memory's pace: an optimizer that is none the slower proves nothing.
+        return 0.0 if has_slow_optimizer is None else UNKNOWN_CHANCE
     return 0.0 if ep_size is None else UNKNOWN_CHANCE
+
+
+def _has_slow_optimizer(breakdown: Breakdown, trace: Trace) -> bool | None:
+    """Say whether the slowest worker's optimizer is behind its peers', too, None where nobody knows.
+
+    Then its machine is slow: no token makes an optimizer longer.
+    """
+    workers = slow_workers(breakdown)
+    if not workers or len(breakdown.slow_workers) == 1:
+        return None
+    dp, stage = workers[0]
+    steps, behind = slow_steps(breakdown, workers[0])
+    at, found = is_slow(behind), []
+    for block in trace.blocks:
+        there = np.isin(block.steps, steps[at])
+        for node in np.flatnonzero((block.nodes.op == Op.OPTIMIZER) & (block.nodes.stage == stage)).tolist():
+            own = np.log(np.maximum((block.end_s[node] - block.start_s[node])[there], TINY_RATIO))
+            found.append(own[:, dp] - nan_median(np.delete(own, dp, axis=1), axis=1))
+    longer = nan_median(np.concatenate([np.full(1, np.nan), *found]), axis=0)
+    least = max(OPTIMIZER_SHARE * float(behind[at].mean()), np.log(SLOW_OPTIMIZER))
+    return None if np.isnan(longer) else bool(longer >= least)
 
 
 def _are_whole_groups(slow: Bools, ep_size: int | None) -> bool:

@@ -8,6 +8,7 @@ import pytest
 from diagnose.features.experts import SHARED_CHANCE, UNKNOWN_CHANCE, measure_experts
 from diagnose.model.components import Experts
 from diagnose.model.feature import Feature, Features
+from diagnose.model.optype import Op
 from diagnose.model.trace import Trace
 from tests.features.hand import components, slowed
 from tests.jobs import Shape, load, random_job
@@ -85,6 +86,32 @@ def test_a_worker_that_stands_out_is_no_expert(trace: Trace) -> None:
         slow = slowed({(1, 0): factor})
         found = dataclasses.replace(slow, compute_s=slow.compute_s * paces, experts=uneven)
         assert measure_experts(found, trace, NO_TOKENS)["expert.or_worker"].value == wanted
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "ratio", "wanted"),
+    [
+        pytest.param(2.0, 2.0, 0.0, id="its optimizer is slow, too"),
+        pytest.param(1.0, 2.0, UNKNOWN_CHANCE, id="it is not, and the worker stands out"),
+        pytest.param(1.6, 1.1, 0.0, id="it is slow, and the worker does not stand out"),
+        pytest.param(1.05, 1.1, SHARED_CHANCE, id="it is hardly slow"),
+        pytest.param(np.nan, 1.1, SHARED_CHANCE, id="nobody knows"),
+    ],
+)
+def test_no_token_makes_an_optimizer_longer(optimizer: float, ratio: float, wanted: float) -> None:
+    """A machine that is slow in its optimizer, too, has no hot experts; one that is not may be throttled all the same."""
+    shape = Shape(n_steps=10, n_dp=2, n_stages=2, n_microbatches=2)
+    trace, slow = load(random_job(shape, 0), shape.meta), slowed({(1, 0): ratio})
+    (block,) = trace.blocks
+    (node,) = np.flatnonzero((block.nodes.op == Op.OPTIMIZER) & (block.nodes.stage == 0))
+    end_s = block.end_s.copy()
+    end_s[node] = block.start_s[node] + [1.0, optimizer]
+    trace = dataclasses.replace(trace, blocks=(dataclasses.replace(block, end_s=end_s, steps=slow.steps),))
+    paces = np.exp(0.1 * np.random.default_rng(0).standard_normal((1, 2, 1, 10, 2)))
+    found = dataclasses.replace(
+        slow, compute_s=slow.compute_s * paces, experts=Experts(ratio=np.ones(1), explained=0.9)
+    )
+    assert measure_experts(found, trace, NO_TOKENS)["expert.or_worker"].value == wanted
 
 
 @pytest.mark.parametrize(("slow", "wanted"), [([0, 1], SHARED_CHANCE), ([0], 0.0), ([0, 2, 3], SHARED_CHANCE)])
