@@ -64,7 +64,7 @@ READS_AS = {
     "where they are in nearly half of the computes of the steps that have any; misleads when memory is full nearly all the time",
     "collection.lone_doubt": "how probable it is that what no row calls collections is something else that stops a process: where "
     "far fewer workers have such pauses than so many would be on by chance, though each has a collector, or there are one or two, "
-    "or all are in one step; "
+    "or all are in one step, or computes vary by as much; "
     "misleads where one worker alone makes much garbage",
     "allocator.unseen_doubt": "how probable it is that what no row calls stalls of the allocator is something else on the hosts: "
     "where they are on single workers and grow no more frequent, or grow and are on all; misleads where the job is short",
@@ -86,7 +86,7 @@ HALF_SHARE, FEW_STEPS_SHARE = 0.5, 0.12
 #: ... and so do those that keep a period as exactly as the rule for saves asks for, and by no chance.
 REGULAR, PERIOD_CHANCE = 0.8, 0.05
 #: ... and so do waits of at most so many deviations of computes: real ones without a loader at fault were 2 to 5, late loaders 30
-#: and more.
+#: and more; pauses without collections up to 5, real collections 8 and more.
 VARIES_DEVIATIONS = 6.0
 #: ... and waits that are as long as pauses, but for such a factor.
 ALIKE_RATIO = 2.0
@@ -204,6 +204,8 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:
     all_s, silent_s = (
         _add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in (paused_s, np.where(told, 0.0, paused_s))
     )  # (n_stages, n_dp)
+    if breakdown.collected_s is not None:
+        all_s = all_s + breakdown.collected_s.sum(axis=1)
     if not all_s.any():
         return Feature.missing("no compute stalls in that way")
     rows = np.flatnonzero((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s))
@@ -269,20 +271,24 @@ def _waits_anywhere(breakdown: Breakdown) -> bool:
 
 
 def _waits_as_computes_vary(breakdown: Breakdown) -> bool:
-    """Say whether waits for input are no longer than computes vary by themselves, and no row says so: a busy host delays both.
+    """Say whether waits for input are no longer than computes vary by themselves, and no row says so: a busy host delays both."""
+    waited_s = breakdown.stalls.seconds_of(StallKind.INPUT)
+    return bool(waited_s.any()) and not _told_of_input(breakdown).any() and _are_as_computes_vary(breakdown, waited_s)
+
+
+def _are_as_computes_vary(breakdown: Breakdown, stalled_s: Seconds) -> bool:
+    """Say whether stalls are no longer than computes vary by themselves.
 
     Documents and experts lengthen forward and backward of a microbatch alike; a busy host does not.
     """
-    waited_s = breakdown.stalls.seconds_of(StallKind.INPUT)
-    if _told_of_input(breakdown).any() or not waited_s.any():
-        return False
     log = np.log(np.maximum(breakdown.compute_s - breakdown.stalls.inside_s, TINY_S))
     apart = log[0] - log[1]
     apart -= nan_median(apart, axis=(1, 2, 3), keepdims=True)
     if not np.isfinite(apart).any():  # nothing but forwards
         return False
     varies_s = robust_deviation(apart[np.isfinite(apart)]) / np.sqrt(2.0) * float(np.mean(breakdown.typical_s[0]))
-    return bool(weighted_median(waited_s[waited_s > 0], waited_s[waited_s > 0]) < VARIES_DEVIATIONS * varies_s)
+    there_s = stalled_s[stalled_s > 0]
+    return bool(weighted_median(there_s, there_s) < VARIES_DEVIATIONS * varies_s)
 
 
 def _waits_as_computes_pause(breakdown: Breakdown) -> bool:
@@ -390,6 +396,8 @@ def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
     order = np.argsort(breakdown.steps, kind="stable")
     seconds = breakdown.stalls.seconds_of(whose)
     by_step = seconds.sum(axis=(0, 1, 2, 4))
+    if whose == StallKind.COLLECTION and breakdown.collected_s is not None:
+        by_step = by_step + breakdown.collected_s.sum(axis=(0, 2))
     if whose in breakdown.between_s:
         by_step = by_step + seconds.shape[-1] * breakdown.between_s[whose]
         order = order[:-1]
@@ -400,11 +408,9 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     """Measure the stalls of one kind."""
     stalls = breakdown.stalls
     seconds = stalls.seconds_of(whose)
-    start_s, start_recorded = breakdown.start_s, breakdown.start_recorded
-    if whose != StallKind.INPUT or start_recorded is None:
-        start_s = None
+    start_s, start_recorded = _starts_of(breakdown, whose)
     if start_s is not None:
-        # Who waits for input before it begins the step with anything waits for its first forward.
+        # Who waits before it begins the step with anything waits for its first forward.
         seconds[0, : len(start_s), 0] += start_s
     at = seconds > _least_length(seconds)
     if not at.any():
@@ -440,6 +446,15 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         "together_share": Feature(float(np.median(in_step[in_step > 0])) / hit.size),
         "growth": _growth(seconds.sum(axis=(0, 1, 2, 4))[order], int(at.sum())),
     }
+
+
+def _starts_of(breakdown: Breakdown, whose: StallKind) -> tuple[Seconds, Bools] | tuple[None, None]:
+    """Give the seconds by which workers begin a step late for a kind, computes left out, and where rows say it."""
+    if whose == StallKind.INPUT and breakdown.start_s is not None and breakdown.start_recorded is not None:
+        return breakdown.start_s, breakdown.start_recorded
+    if whose == StallKind.COLLECTION and breakdown.collected_s is not None:
+        return breakdown.collected_s, np.ones(breakdown.collected_s.shape, dtype=bool)
+    return None, None
 
 
 def _least_length(seconds: Seconds) -> float:
@@ -524,24 +539,30 @@ def _close_pairs(breakdown: Breakdown, whose: StallKind) -> Feature:
 
 def _is_told(breakdown: Breakdown, whose: StallKind) -> bool:
     """Say whether rows tell of most of the seconds of stalls of a kind."""
-    stalls = breakdown.stalls
+    stalls, (start_s, told) = breakdown.stalls, _starts_of(breakdown, whose)
     seconds, recorded = stalls.seconds_of(whose), stalls.recorded_inside | stalls.recorded_before
-    return bool(seconds[recorded].sum() > RECORDED_SHARE * seconds.sum())
+    all_s, told_s = float(seconds.sum()), float(seconds[recorded].sum())
+    if start_s is not None:
+        all_s, told_s = all_s + float(start_s.sum()), told_s + float(start_s[told].sum())
+    return told_s > RECORDED_SHARE * all_s
 
 
 def _doubt_collections(breakdown: Breakdown) -> Feature:
-    """Say how probable it is that pauses like those of collections are something else: on few workers, in one step, or too few."""
+    """Say how probable it is that pauses like those of collections are something else.
+
+    They are on few workers, in one step, too few, or no longer than computes vary.
+    """
+    if _is_told(breakdown, StallKind.COLLECTION):
+        return Feature(0.0)
     seconds = breakdown.stalls.seconds_of(StallKind.COLLECTION)
     if not seconds.any():
         return Feature.missing("no compute stalls in that way")
-    if _is_told(breakdown, StallKind.COLLECTION):
-        return Feature(0.0)
     by_worker = _add_chunks(seconds.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=(0, 2))
     by_step = seconds.sum(axis=(0, 1, 2, 4))
     n_pauses, n_workers, n_steps = (float(s.sum() ** 2 / (s**2).sum()) for s in (seconds, by_worker, by_step))
     by_chance = n_pauses / (1.0 + (n_pauses - 1.0) / by_worker.size)
     is_lone = n_workers < LONE_WORKERS_SHARE * by_chance or n_pauses <= FEW_STALLS or n_steps < ONE_STEP
-    return Feature(LONE_CHANCE if is_lone else 0.0)
+    return Feature(LONE_CHANCE if is_lone or _are_as_computes_vary(breakdown, seconds) else 0.0)
 
 
 def _measure_chances(breakdown: Breakdown) -> Features:

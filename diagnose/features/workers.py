@@ -56,9 +56,9 @@ LOADER_CHANCE = TOSS_UP
 #: A slow device slows both directions, a slow processor forwards alone. Where backwards are behind by less than this part of what
 #: forwards are (in logarithms), but behind, it is as probable that something stops the process, mostly in forwards.
 HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, TOSS_UP
-#: With one dp rank a slow worker is told from a long stage by its optimizer alone, and so is a stage of more layers than others.
+#: With one dp rank a slow worker is told from a long stage by its optimizer alone, and that of a stage of more layers is as long.
 #: Where all of several ranks fall behind nobody else has the work of their stage.
-STAGE_CHANCE = 0.4
+LAYERS_CHANCE, STAGE_CHANCE = TOSS_UP, 0.4
 #: Longer sequences, larger batches and warm-ups are more work for all stages, and not by the same part: one may fall behind by up
 #: to so many times what others change by.
 GROWTH_CHANCE, OF_OTHERS = 0.5, 3.0
@@ -144,7 +144,7 @@ def _doubt_stage(breakdown: Breakdown) -> float:
     if n_stages == 1:
         return 0.0
     if n_dp == 1:
-        return 0.0 if _count_began(breakdown) else STAGE_CHANCE
+        return 0.0 if _count_began(breakdown) else LAYERS_CHANCE
     return STAGE_CHANCE if _whole_stages(breakdown).any() else 0.0
 
 

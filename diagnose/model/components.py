@@ -170,6 +170,8 @@ class Breakdown:
         Seconds by which workers begin a step late, computes left out, as they wait for input; None where none does.
     start_recorded : ndarray of bool, shape as `start_s`, or None
         True where a row says so.
+    collected_s : ndarray of float64, shape as `start_s`, or None
+        Seconds by which rows say that workers begin a step late for a collection, computes left out; None where none does.
     between_s : dict of StallKind to ndarray of float64, shape (n_steps,)
         Time between steps that rows explain by something that is no save, seconds by what it is.
     led_s : ndarray of float64, shape (n_dp, n_stages), or None
@@ -209,6 +211,7 @@ class Breakdown:
     late_for_others: tuple[Mapping[int, Bools], ...] = ()
     start_s: Seconds | None = None
     start_recorded: Bools | None = None
+    collected_s: Seconds | None = None
     between_s: Mapping[StallKind, Seconds] = dataclasses.field(default_factory=dict)
     led_s: Seconds | None = None
     queue_deviations: float = 0.0

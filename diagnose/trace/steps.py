@@ -45,8 +45,12 @@ MAX_WARM_UP_STEPS = 3
 MIN_STEPS_FOR_WARM_UP = 8
 #: Rows after a worker's last compute may start this much before its end and still follow it.
 TOLERANCE_S = 1e-3
+#: Times that differ by less are the same.
+ROUNDING_S = 1e-6
 
 _PIPELINED = (*DIRECTIONS, *P2P)
+#: What ends a step after the last compute.
+_CLOSING = (Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER)
 
 
 def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
@@ -237,12 +241,15 @@ def take_out_evaluations(dense: Dense, evidence: Evidence, n_stages: int) -> Evi
 
 
 def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
-    """Give each stage a `gc` node where collections follow the last compute; elsewhere they stay evidence."""
+    """Give each stage a `gc` node where collections follow the last compute; elsewhere they stay evidence.
+
+    So do those that begin when the step is being closed, as after the optimizer: nothing of the step waits for them.
+    """
     rows = np.flatnonzero(evidence.op == Op.GC)
     if not len(rows):
         return
     nodes = dense.nodes
-    compute = of_types(nodes.op, DIRECTIONS)
+    compute, closing = of_types(nodes.op, DIRECTIONS), of_types(nodes.op, _CLOSING)
     step, dp, stage = evidence.step[rows], evidence.dp[rows], evidence.stage[rows]
     after = np.zeros(len(rows), dtype=bool)
     starts, ends = [], []
@@ -252,6 +259,9 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
         last = np.fmax.reduce(dense.end_s[compute & (nodes.stage == of_stage)], axis=0)
         here = stage == of_stage
         tail = here & (evidence.start_s[rows] >= last[step, dp] - TOLERANCE_S)
+        begins = dense.start_s[closing & (nodes.stage == of_stage)]
+        closes = np.fmin.reduce(np.where(begins >= last - TOLERANCE_S, begins, np.inf), axis=0, initial=np.inf)
+        tail &= evidence.start_s[rows] <= closes[step, dp] + ROUNDING_S
         after |= tail
         if not tail.any():
             continue

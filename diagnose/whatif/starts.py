@@ -121,9 +121,9 @@ def gather_delays(
 
 
 def gather_starts(
-    observed: Sequence[Observed], delays: Sequence[Delays], n_stages: int
+    observed: Sequence[Observed], delays: Sequence[Delays], n_stages: int, kind: StallKind = StallKind.INPUT
 ) -> tuple[Seconds, Bools] | tuple[None, None]:
-    """Collect the seconds by which workers begin a step late for input, computes left out, and where rows say it.
+    """Collect the seconds by which workers begin a step late for what is of a kind, computes left out, and where rows say it.
 
     Both have the shape (n_stages, n_steps, n_dp); None where nobody does.
     """
@@ -134,7 +134,7 @@ def gather_starts(
         for node, kinds in of_block.kinds.items():
             if o.block.nodes.op[node] not in COMPUTES:
                 stage = int(o.block.nodes.stage[node])
-                at = kinds == StallKind.INPUT
+                at = kinds == kind
                 seconds[stage] = np.maximum(seconds[stage], np.where(at, of_block.late_s[node], 0.0))
                 told[stage] |= at & of_block.recorded.get(node, False)
         late_s.append(seconds)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.components import Breakdown, Experts
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
 from diagnose.whatif.components.expert import find_experts, read_experts
@@ -90,6 +91,7 @@ def _take_apart(
     delays = attribute_delays(observed, evidence, excess_s, n_stages, reads_input=reads_input)
     late_s = tuple(d.late_s for d in delays)
     start_s, start_recorded = gather_starts(observed, delays, n_stages)
+    collected_s, _ = gather_starts(observed, delays, n_stages, StallKind.COLLECTION)
     before_s = gather_seconds(observed, late_s, compute_s.shape, n_stages)
     before_s = np.zeros_like(pause_s) if before_s is None else before_s
     stalls = attribute_stalls(
@@ -128,6 +130,7 @@ def _take_apart(
         late_for_others=tuple(d.for_others for d in delays),
         start_s=start_s,
         start_recorded=start_recorded,
+        collected_s=collected_s,
         queue_deviations=queue.deviations,
         experts=experts,
         variant_ratio=1.0 if variants is None else variants,
