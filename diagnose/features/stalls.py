@@ -153,14 +153,10 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
     longest_s = start_s.max(axis=(0, 2))
     unseen = ONCE_CHANCE if _are_few(waited_s) else UNSEEN_CHANCE
     doubt = unseen * float(waited_s[_begin_late_together(breakdown)].sum()) / total_s
-    if (
-        _waits_once(breakdown)
-        or _waits_anywhere(breakdown)
-        or _waits_at_period(breakdown)
-        or _waits_as_computes_vary(breakdown)
-        or _waits_as_computes_pause(breakdown)
-    ):
+    if _waits_once(breakdown) or _waits_anywhere(breakdown) or _waits_at_period(breakdown):
         doubt = max(doubt, ONCE_CHANCE)
+    if _waits_as_computes_vary(breakdown) or _waits_as_computes_pause(breakdown):  # those before computes do
+        doubt = max(doubt, ONCE_CHANCE * float(inside_s.sum()) / total_s)
     untold = 1.0 - _told_share(breakdown, total_s)
     if HALF_SHARE < untold < 1.0:  # who records waits for input records all of them
         doubt = max(doubt, ONCE_CHANCE * untold)
@@ -396,8 +392,9 @@ def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
     order = np.argsort(breakdown.steps, kind="stable")
     seconds = breakdown.stalls.seconds_of(whose)
     by_step = seconds.sum(axis=(0, 1, 2, 4))
-    if whose == StallKind.COLLECTION and breakdown.collected_s is not None:
-        by_step = by_step + breakdown.collected_s.sum(axis=(0, 2))
+    start_s, _ = _starts_of(breakdown, whose)
+    if start_s is not None:
+        by_step = by_step + start_s.sum(axis=(0, 2))
     if whose in breakdown.between_s:
         by_step = by_step + seconds.shape[-1] * breakdown.between_s[whose]
         order = order[:-1]

@@ -58,14 +58,18 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
         return Refusal(f"{name_workers(labels_of(trace, chosen))} is not slower than its peers")
     restart_s = read_number(settings, "restart_s", NAME) if "restart_s" in settings else RESTART_S
     hosts = sorted({host for dp, stage in np.argwhere(chosen) for host in _hosts(trace, place, int(dp), int(stage))})
-    good = int((mask_hosts(trace, hosts) & ~slow).sum()) if hosts else 0
+    theirs = mask_hosts(trace, hosts)
+    drained = bool(hosts) and not theirs.all()
+    good = int((theirs & ~slow).sum()) if drained else 0
     who = name_workers(_worst_first(analysis, place, chosen))
     summary = (
         f"replace {_name_rank(place, chosen, trace)} at {who}"
         if chosen.sum() == 1
         else f"replace {chosen.sum()} workers: {who}"
     )
-    if hosts:
+    if hosts and not drained:
+        summary += f"; first look on {', '.join(hosts[:3])}, where the whole job runs"
+    elif drained:
         summary += f"; drain {', '.join(hosts[:3])}" + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
     risks = [f"the host also runs {good} good workers, which go with it"] if good else []
     resolved = {"restart_s": f"{restart_s:g}"}

@@ -943,3 +943,31 @@ def test_who_waits_for_input_while_nobody_has_begun(waits_s: tuple[float, ...], 
     found = diagnose_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))
     assert found.causes[0].cause == "data-loading"
     assert culprits(found, "data-loading") == named
+
+
+@pytest.mark.parametrize("gathers", [False, True])
+def test_collections_after_the_optimizer_cost_what_the_others_wait(gathers: bool) -> None:
+    """They are no part of the step that they follow: the next one begins late, with its parameters where they are gathered."""
+    rows, ready_s, n_steps, paused_s = [], [1_000.0] * 3, 38, 0.4
+    for step in range(n_steps):
+        gathered_s = max(ready_s)
+        begins_s = [gathered_s + 0.01] * 3 if gathers else ready_s
+        ends_s = max(begins_s) + 0.16
+        for dp, begin_s in enumerate(begins_s):
+            spans = [("params-all-gather", ready_s[dp], gathered_s + 0.01 - ready_s[dp], -1)] if gathers else []
+            spans += [("forward-compute", begin_s, 0.06, 0), ("backward-compute", begin_s + 0.06, 0.09, 0)]
+            spans += [("grads-reduce-scatter", begin_s + 0.15, ends_s - begin_s - 0.15, -1)]
+            spans += [("optimizer", ends_s, 0.01, -1), ("gc", ends_s + 0.02, 0.0002, -1)]
+            collects = step % 9 == 3 * dp
+            spans += [("gc", ends_s + 0.03, paused_s, -1)] if collects else []
+            rows += [(step, dp, 0, *span) for span in spans]
+            ready_s[dp] = ends_s + (0.03 + paused_s if collects else 0.021)
+    names = ("step", "dp_rank", "stage", "optype", "start_ts", "duration", "mb_id")
+    found = diagnose_table(pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))))
+    step_s = (max(ready_s) - 1_000.0) / n_steps
+    assert found.step_time.recorded == pytest.approx(step_s, rel=0.02)
+    (cause,) = found.causes
+    assert (cause.cause, cause.when.onset_step) == ("garbage-collection", None)
+    n_collections = sum(step % 9 == 3 * dp for step in range(n_steps) for dp in range(3))
+    assert cause.recoverable == pytest.approx(n_collections * paused_s / n_steps / step_s, rel=0.06)
+    assert cause.confidence >= 0.9
