@@ -47,6 +47,8 @@ READS_AS = {
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
     "late together, or workers wait in one step only, or nearly all at a period, or with one stage mostly in few steps and on no "
     "worker above all, or for no longer than computes vary, and no row says for whom, or for what; or rows tell of less than half",
+    "input.collected_doubt": "how probable it is that waits before steps are collections of Python between them: no row tells of "
+    "either, and now one worker waits, now another, each in half of the steps at most; misleads where loaders are slow that seldom",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
     "the number of a loader's workers, who take turns; misleads when something else of the loader has a period, as its shards",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
@@ -93,6 +95,9 @@ ALIKE_RATIO = 2.0
 #: ... and waits of several ranks that are no longer than such a factor of the pauses of computes that nobody names, if these have
 #: half as many seconds: on real busy hosts up to 1.3, late loaders 1.8 and more.
 BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.5, 0.75
+#: Waits are at the first forwards of steps from this part of their seconds on, as in the rule; a worker waits seldom in up to this
+#: part of the steps. All five real jobs in which Python collects had that between steps.
+FIRST_SHARE, SELDOM_SHARE, COLLECTED_CHANCE = 0.7, 0.5, TOSS_UP
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -132,6 +137,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
     found["collection.close_pairs"] = _close_pairs(breakdown, StallKind.COLLECTION)
     found["input.silent_share"] = _silent_share(breakdown, evidence)
+    found["input.collected_doubt"] = Feature(_doubt_loaders(breakdown, evidence))
     found["collection.silent_share"] = _silent_collections(breakdown, evidence)
     found["collection.lone_doubt"] = _doubt_collections(breakdown)
     return found | measure_places_of_waits(breakdown)
@@ -208,6 +214,28 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:
     seen = np.zeros(all_s.shape, dtype=bool)
     seen[evidence.stage[rows], evidence.dp[rows]] = True
     return Feature(float(silent_s[seen].sum() / all_s.sum()))
+
+
+def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> float:
+    """Say how probable it is that waits before the first forwards of steps are collections: those of real jobs are mostly there.
+
+    What a step made is garbage at its end. A loader is late in most steps, or for all; a collector fills up again first.
+    """
+    if (evidence.op == Op.GC).any():  # who records collections records all of them
+        return 0.0
+    waited_s = _waited_by_worker(breakdown)  # (n_stages, n_steps, n_dp)
+    first_s = _add_chunks(breakdown.stalls.seconds_of(StallKind.INPUT)[:, :, 0], len(waited_s)).sum(axis=0)
+    start_s, told = _starts_of(breakdown, StallKind.INPUT)
+    if start_s is not None:
+        waited_s, first_s = waited_s + start_s, first_s + start_s
+    if not waited_s.any() or first_s.sum() < FIRST_SHARE * waited_s.sum():
+        return 0.0
+    if _told_of_input(breakdown).any() or (told is not None and told.any()):
+        return 0.0
+    hits = waited_s > _least_length(waited_s)
+    often, at_once = hits.mean(axis=1), hits.sum(axis=(0, 2))
+    seldom = bool((often[often > 0] <= SELDOM_SHARE).all()) and float(np.median(at_once[at_once > 0])) <= 1.0
+    return COLLECTED_CHANCE if seldom and not _are_on_few(waited_s, waited_s.sum(axis=1)) else 0.0
 
 
 def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:
@@ -556,10 +584,21 @@ def _doubt_collections(breakdown: Breakdown) -> Feature:
         return Feature.missing("no compute stalls in that way")
     by_worker = _add_chunks(seconds.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=(0, 2))
     by_step = seconds.sum(axis=(0, 1, 2, 4))
-    n_pauses, n_workers, n_steps = (float(s.sum() ** 2 / (s**2).sum()) for s in (seconds, by_worker, by_step))
-    by_chance = n_pauses / (1.0 + (n_pauses - 1.0) / by_worker.size)
-    is_lone = n_workers < LONE_WORKERS_SHARE * by_chance or n_pauses <= FEW_STALLS or n_steps < ONE_STEP
+    n_pauses, n_steps = _count_alike(seconds), _count_alike(by_step)
+    is_lone = _are_on_few(seconds, by_worker) or n_pauses <= FEW_STALLS or n_steps < ONE_STEP
     return Feature(LONE_CHANCE if is_lone or _are_as_computes_vary(breakdown, seconds) else 0.0)
+
+
+def _are_on_few(seconds: Seconds, by_worker: Seconds) -> bool:
+    """Say whether stalls are on far fewer workers than so many would be by chance; `by_worker` is their sum for each."""
+    n_stalls = _count_alike(seconds)
+    by_chance = n_stalls / (1.0 + (n_stalls - 1.0) / by_worker.size)
+    return _count_alike(by_worker) < LONE_WORKERS_SHARE * by_chance
+
+
+def _count_alike(seconds: Seconds) -> float:
+    """Say how many there are, as if all were as long."""
+    return float(seconds.sum() ** 2 / (seconds**2).sum())
 
 
 def _measure_chances(breakdown: Breakdown) -> Features:
