@@ -58,9 +58,9 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
     first, last = int(hits.argmax()), len(hits) - 1 - int(hits[::-1].argmax())
     inner = hits[first : last + 1]
     rate = min(float(inner.mean()), 1.0 - UNSEEN / len(inner))
-    if not inner.all():  # what comes in stretches stays away in stretches, too
-        rate = min(rate, int((np.diff(inner.astype(int)) > 0).sum()) / int((~inner).sum()))
     steady = float(inner.mean()) >= STEADY_SHARE
+    if not steady:  # what comes in stretches stays away in stretches, too
+        rate = min(rate, int((np.diff(inner.astype(int)) > 0).sum()) / int((~inner).sum()))
     if least >= HALF and hits.mean() < 1.0 and steady:
         course = _course_of(_date_changes(steps, effect), top)
         if course is not None:

@@ -161,8 +161,10 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
     doubt = unseen * float(waited_s[_begin_late_together(breakdown)].sum()) / total_s
     if _waits_once(breakdown) or _waits_anywhere(breakdown) or _waits_at_period(breakdown):
         doubt = max(doubt, ONCE_CHANCE)
-    if _waits_as_computes_vary(breakdown) or _waits_as_computes_pause(breakdown):  # those before computes do
-        doubt = max(doubt, ONCE_CHANCE * float(inside_s.sum()) / total_s)
+    if _waits_as_computes_vary(breakdown) or _waits_as_computes_pause(breakdown):
+        told = breakdown.start_recorded  # of those a row says what is waited for
+        told_s = 0.0 if told is None else float(np.where(told, start_s, 0.0).max(axis=(0, 2)).sum())
+        doubt = max(doubt, ONCE_CHANCE * (1.0 - told_s / total_s))
     untold = 1.0 - _told_share(breakdown, total_s)
     if HALF_SHARE < untold < 1.0:  # who records waits for input records all of them
         doubt = max(doubt, ONCE_CHANCE * untold)

@@ -49,8 +49,8 @@ TOLERANCE_S = 1e-3
 ROUNDING_S = 1e-6
 
 _PIPELINED = (*DIRECTIONS, *P2P)
-#: What ends a step after the last compute.
-_CLOSING = (Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER)
+#: What ends a step; reductions of gradients may run beside a collection.
+_CLOSING = (Op.CLIP, Op.OPTIMIZER)
 
 
 def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:

@@ -32,7 +32,7 @@ def test_without_interleaving(monkeypatch, tmp_path, as_class):
     backwards = one[one.optype == "backward-compute"].sort_values("start_ts")
     assert forwards.mb_id.tolist() == backwards.mb_id.tolist() == [0, 1, 2, 3]
     assert set(rows.stage) == {1} and set(rows.dp_rank) == {1}
-    assert (forwards.duration >= stand_in.FORWARD_S).all() and (forwards.duration < 2 * stand_in.FORWARD_S).mean() > 0.4
+    assert (forwards.duration >= stand_in.FORWARD_S).all()
     together = one[one.optype.isin(["forward-send", "backward-recv"])].groupby("start_ts").size()
     assert (together == 2).sum() == 3, "a send and a recv of one call have one start"
     assert (one.optype == "grads-reduce-scatter").sum() == 1
