@@ -159,10 +159,15 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
     longest_s = start_s.max(axis=(0, 2))
     unseen = ONCE_CHANCE if _are_few(waited_s) else UNSEEN_CHANCE
     doubt = unseen * float(waited_s[_begin_late_together(breakdown)].sum()) / total_s
-    if _waits_once(breakdown) or _waits_anywhere(breakdown) or _waits_at_period(breakdown):
+    if (
+        _waits_once(breakdown)
+        or _waits_anywhere(breakdown)
+        or _waits_at_period(breakdown)
+        or _waits_as_computes_pause(breakdown)
+    ):
         doubt = max(doubt, ONCE_CHANCE)
-    if _waits_as_computes_vary(breakdown) or _waits_as_computes_pause(breakdown):
-        told = breakdown.start_recorded  # of those a row says what is waited for
+    if _waits_as_computes_vary(breakdown):
+        told = breakdown.start_recorded  # of those before all computes a row says what is waited for
         told_s = 0.0 if told is None else float(np.where(told, start_s, 0.0).max(axis=(0, 2)).sum())
         doubt = max(doubt, ONCE_CHANCE * (1.0 - told_s / total_s))
     untold = 1.0 - _told_share(breakdown, total_s)
