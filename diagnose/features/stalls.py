@@ -64,6 +64,8 @@ READS_AS = {
     "each at intervals of its own, 1 at random; of those without rows; misleads when a worker's rate changes",
     "allocator.pace_doubt": "how probable it is that what no row calls stalls of the allocator is a slow worker's unsteady pace: "
     "where they are in nearly half of the computes of the steps that have any; misleads when memory is full nearly all the time",
+    "collection.between_share": "part of the seconds paused as if by collections that lie between steps, where all wait, with a "
+    "gc row; 1 all of them; misleads where steps have no clock in common",
     "collection.lone_doubt": "how probable it is that what no row calls collections is something else that stops a process: where "
     "far fewer workers have such pauses than so many would be on by chance, though each has a collector, or there are one or two, "
     "or all are in one step, or computes vary by as much; "
@@ -140,6 +142,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found["input.collected_doubt"] = Feature(_doubt_loaders(breakdown, evidence))
     found["collection.silent_share"] = _silent_collections(breakdown, evidence)
     found["collection.lone_doubt"] = _doubt_collections(breakdown)
+    found["collection.between_share"] = _share_between(breakdown, StallKind.COLLECTION)
     return found | measure_places_of_waits(breakdown)
 
 
@@ -202,6 +205,18 @@ def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
     # Between steps all ranks wait, and only rows show it: more of this is what the loader is late by.
     between_s = n_dp * float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
     return Feature(silent / (float(all_s.sum()) + (between_s if between_s > silent else 0.0)))
+
+
+def _share_between(breakdown: Breakdown, whose: StallKind) -> Feature:
+    """Say which part of the seconds of a kind lies between steps, where only rows show it."""
+    between_s = float(np.sum(breakdown.between_s.get(whose, 0.0)))
+    start_s, _ = _starts_of(breakdown, whose)
+    # Many pause in one step: who pauses longest is who counts, as between steps.
+    inside_s = breakdown.stalls.seconds_of(whose).sum(axis=(0, 1, 2)).max(axis=-1)
+    if start_s is not None:
+        inside_s = inside_s + start_s.max(axis=(0, 2))
+    total_s = between_s + float(inside_s.sum())
+    return Feature(between_s / total_s) if total_s else Feature.missing("no compute stalls in that way")
 
 
 def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:

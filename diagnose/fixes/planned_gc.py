@@ -15,6 +15,7 @@ from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.stalls import TOGETHER_SHARE, StallKind
 from diagnose.model.trace import Ints, Seconds
 from diagnose.numerics.figures import write_figure
+from diagnose.numerics.robust import weighted_median
 
 NAME = "planned-gc"
 TITLE = "collect garbage on all ranks in the same step"
@@ -27,6 +28,8 @@ PLANNED_SHARE = 1e-3
 LONGEST_QUANTILE = 0.9
 #: Which part of the pauses, the last ones, says how long a pause is now.
 RECENT_SHARE = 0.5
+#: Beside pauses of which half of the time is lost to longer ones, those below this part of them are nothing.
+LEAST_SHARE = 0.1
 #: Pauses from which on their growth with the steps is fitted.
 MIN_FOR_GROWTH = 8
 _HOW = {
@@ -78,19 +81,30 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
 
 
 def _pauses(analysis: Analysis) -> tuple[Ints, Seconds]:
-    """List the step and the length of every collection."""
-    stall_s = analysis.breakdown.stalls.seconds_of(StallKind.COLLECTION)
-    at = np.nonzero(stall_s)
-    return analysis.breakdown.steps[at[3]], stall_s[at]
+    """List the step and the length of every collection that costs something, inside computes, before them and between steps."""
+    by_worker = _by_worker(analysis)
+    step, length_s = np.broadcast_to(analysis.breakdown.steps[:, None], by_worker.shape), by_worker.ravel()
+    there = length_s > LEAST_SHARE * (weighted_median(length_s, length_s) or 0.0)
+    return step.ravel()[there], length_s[there]
+
+
+def _by_worker(analysis: Analysis) -> Seconds:
+    """Say how long each worker collects in each step, seconds, shape (n_steps, n_workers)."""
+    c, n_stages = analysis.breakdown, analysis.trace.n_stages
+    stall_s = c.stalls.seconds_of(StallKind.COLLECTION).sum(axis=(0, 2))  # (n_virtual, n_steps, n_dp)
+    found = stall_s.reshape(-1, n_stages, *stall_s.shape[1:]).sum(axis=0)
+    if c.collected_s is not None:
+        found = found + c.collected_s
+    found = found + np.broadcast_to(c.between_s.get(StallKind.COLLECTION, 0.0), (len(c.steps),))[None, :, None]
+    return np.asarray(np.moveaxis(found, 1, 0).reshape(len(c.steps), -1))
 
 
 def _together(analysis: Analysis) -> int | None:
     """Say every how many steps all workers collect together; None where each does so in steps of its own."""
-    pauses = analysis.breakdown.stalls.seconds_of(StallKind.COLLECTION) > 0
-    shape = (-1, analysis.trace.n_stages, *pauses.shape[3:])
-    workers = pauses.any(axis=(0, 2)).reshape(shape).any(axis=0).mean(axis=(0, 2))  # (n_steps,)
+    seconds = _by_worker(analysis)
+    workers = (seconds > LEAST_SHARE * (weighted_median(seconds.ravel(), seconds.ravel()) or 0.0)).mean(axis=1)
     hits = workers[workers > 0]
-    if workers.size < 2 or analysis.trace.n_dp * analysis.trace.n_stages < 2 or np.median(hits) < TOGETHER_SHARE:
+    if workers.size < 2 or seconds.shape[1] < 2 or np.median(hits) < TOGETHER_SHARE:
         return None
     return round(len(workers) / int((workers >= TOGETHER_SHARE).sum()))
 
