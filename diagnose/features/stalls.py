@@ -1,5 +1,7 @@
 """What the stalls of computes look like: those of garbage collection, of the allocator, and of input."""
 
+import dataclasses
+
 import numpy as np
 
 from diagnose.features.contention import TINY_S
@@ -146,13 +148,27 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     return found | measure_places_of_waits(breakdown)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Waits:
+    """Waits for input inside and before computes, and whether a row tells of each; both have the shape of the stalls."""
+
+    seconds: Seconds
+    told: Bools
+
+    @classmethod
+    def of(cls, breakdown: Breakdown) -> "_Waits":
+        """Take those of a job."""
+        return cls(breakdown.stalls.seconds_of(StallKind.INPUT), _told_of_input(breakdown))
+
+
 def measure_places_of_waits(breakdown: Breakdown) -> Features:
     """Say which parts of the seconds waited for input lie before workers begin a step, and between steps."""
     names = ("input.start_share", "input.unseen_doubt", "input.between_share", "input.period_steps")
     start_s = np.zeros((1, 1, 1)) if breakdown.start_s is None else breakdown.start_s
     between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
     # Many wait in one step: whoever waits longest is who counts, as between steps.
-    inside_s = breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2)).max(axis=-1)  # (n_steps,)
+    waits = _Waits.of(breakdown)
+    inside_s = waits.seconds.sum(axis=(0, 1, 2)).max(axis=-1)  # (n_steps,)
     waited_s = inside_s + start_s.max(axis=(0, 2))
     total_s = float(waited_s.sum()) + between_s
     if not total_s:
@@ -161,15 +177,15 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
         )
     longest_s = start_s.max(axis=(0, 2))
     unseen = ONCE_CHANCE if _are_few(waited_s) else UNSEEN_CHANCE
-    doubt = unseen * float(waited_s[_begin_late_together(breakdown)].sum()) / total_s
+    doubt = unseen * float(waited_s[_begin_late_together(breakdown, waits)].sum()) / total_s
     if (
-        _waits_once(breakdown)
-        or _waits_anywhere(breakdown)
-        or _waits_at_period(breakdown)
-        or _waits_as_computes_pause(breakdown)
+        _waits_once(breakdown, waits)
+        or _waits_anywhere(breakdown, waits)
+        or _waits_at_period(breakdown, waits)
+        or _waits_as_computes_pause(breakdown, waits)
     ):
         doubt = max(doubt, ONCE_CHANCE)
-    if _waits_as_computes_vary(breakdown):
+    if _waits_as_computes_vary(breakdown, waits):
         told = breakdown.start_recorded  # of those before all computes a row says what is waited for
         told_s = 0.0 if told is None else float(np.where(told, start_s, 0.0).max(axis=(0, 2)).sum())
         doubt = max(doubt, ONCE_CHANCE * (1.0 - told_s / total_s))
@@ -245,14 +261,15 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> float:
     """
     if (evidence.op == Op.GC).any():  # who records collections records all of them
         return 0.0
-    waited_s = _waited_by_worker(breakdown)  # (n_stages, n_steps, n_dp)
-    first_s = _add_chunks(breakdown.stalls.seconds_of(StallKind.INPUT)[:, :, 0], len(waited_s)).sum(axis=0)
+    waits = _Waits.of(breakdown)
+    waited_s = _waited_by_worker(breakdown, waits)  # (n_stages, n_steps, n_dp)
+    first_s = _add_chunks(waits.seconds[:, :, 0], len(waited_s)).sum(axis=0)
     start_s, told = _starts_of(breakdown, StallKind.INPUT)
     if start_s is not None:
         waited_s, first_s = waited_s + start_s, first_s + start_s
     if not waited_s.any() or first_s.sum() < FIRST_SHARE * waited_s.sum():
         return 0.0
-    if _told_of_input(breakdown).any() or (told is not None and told.any()):
+    if waits.told.any() or (told is not None and told.any()):
         return 0.0
     hits = waited_s > _least_length(waited_s)
     often, at_once = hits.mean(axis=1), hits.sum(axis=(0, 2))
@@ -288,38 +305,35 @@ def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:
     return Feature(float(period))
 
 
-def _waits_once(breakdown: Breakdown) -> bool:
+def _waits_once(breakdown: Breakdown, waits: _Waits) -> bool:
     """Say whether there are waits for input in one step only, and no row says so."""
-    stalls, start_s = breakdown.stalls, breakdown.start_s
-    in_step = (stalls.seconds_of(StallKind.INPUT) > 0).any(axis=(0, 1, 2, 4))
-    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
-    told |= stalls.recorded_before & (stalls.before == StallKind.INPUT)
-    is_told = bool(told.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)))
+    start_s = breakdown.start_s
+    in_step = (waits.seconds > 0).any(axis=(0, 1, 2, 4))
+    is_told = bool(waits.told.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)))
     if start_s is not None and breakdown.start_recorded is not None:
         in_step |= (start_s > 0).any(axis=(0, 2))
         is_told |= bool(breakdown.start_recorded.any())
     return not is_told and int(in_step.sum()) == 1
 
 
-def _waits_anywhere(breakdown: Breakdown) -> bool:
+def _waits_anywhere(breakdown: Breakdown, waits: _Waits) -> bool:
     """Say whether, with one stage, waits for input are in few steps and on no worker above all but the first, and no row says so.
 
     Whatever stops all workers, as a save or an evaluation, ends on each at a time of its own; and the first saves and logs for all.
     """
     if breakdown.slow_workers.shape[1] > 1 or breakdown.start_s is not None:
         return False
-    waited_s = breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2))  # (n_steps, n_dp)
-    if _told_of_input(breakdown).any() or not waited_s.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)):
+    waited_s = waits.seconds.sum(axis=(0, 1, 2))  # (n_steps, n_dp)
+    if waits.told.any() or not waited_s.any() or np.any(breakdown.between_s.get(StallKind.INPUT, 0.0)):
         return False
     by_rank = waited_s.sum(axis=0)
     is_lone = by_rank.max() > TOGETHER_SHARE * by_rank.sum() and by_rank.argmax() > 0
     return _are_few(waited_s.sum(axis=1)) and not is_lone
 
 
-def _waits_as_computes_vary(breakdown: Breakdown) -> bool:
+def _waits_as_computes_vary(breakdown: Breakdown, waits: _Waits) -> bool:
     """Say whether waits for input are no longer than computes vary by themselves, and no row says so: a busy host delays both."""
-    waited_s = breakdown.stalls.seconds_of(StallKind.INPUT)
-    return bool(waited_s.any()) and not _told_of_input(breakdown).any() and _are_as_computes_vary(breakdown, waited_s)
+    return bool(waits.seconds.any()) and not waits.told.any() and _are_as_computes_vary(breakdown, waits.seconds)
 
 
 def _are_as_computes_vary(breakdown: Breakdown, stalled_s: Seconds) -> bool:
@@ -337,21 +351,20 @@ def _are_as_computes_vary(breakdown: Breakdown, stalled_s: Seconds) -> bool:
     return bool(weighted_median(there_s, there_s) < VARIES_DEVIATIONS * varies_s)
 
 
-def _waits_as_computes_pause(breakdown: Breakdown) -> bool:
+def _waits_as_computes_pause(breakdown: Breakdown, waits: _Waits) -> bool:
     """Say whether waits for input are no longer than computes pause for a reason that nobody names, and on no rank above all.
 
     What stops a process, as another one on a busy host, does so wherever it is, also as it loads: then rows of its loader are long,
     too. Without rows waits that are as long as pauses, collections among them, that have more of the seconds may be such anywhere.
     """
     stalls = breakdown.stalls
-    waits_s = stalls.seconds_of(StallKind.INPUT)
-    by_rank = waits_s.sum(axis=(0, 1, 2, 3))
-    waits_s = waits_s[waits_s > 0]
+    by_rank = waits.seconds.sum(axis=(0, 1, 2, 3))
+    waits_s = waits.seconds[waits.seconds > 0]
     if not len(waits_s):
         return False
     pauses_s = _pauses(stalls, StallKind.NOBODY, StallKind.COLLECTION)
     wait_s, pause_s = _usual_s(waits_s), _usual_s(pauses_s)
-    if pauses_s.sum() > waits_s.sum() and not _told_of_input(breakdown).any():
+    if pauses_s.sum() > waits_s.sum() and not waits.told.any():
         return max(wait_s, pause_s) < ALIKE_RATIO * min(wait_s, pause_s)
     pauses_s = _pauses(stalls, StallKind.NOBODY)
     between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
@@ -378,14 +391,14 @@ def _are_few(by_step: Seconds) -> bool:
     return n_steps <= FEW_STEPS_SHARE * len(by_step)
 
 
-def _waits_at_period(breakdown: Breakdown) -> bool:
+def _waits_at_period(breakdown: Breakdown, waits: _Waits) -> bool:
     """Say whether nearly all workers of a stage, or the first alone, wait every so many steps, and no row says for what.
 
     A save, an evaluation or a log looks the same, and so does a loader whose workers take turns.
     """
-    waited_s = _waited_by_worker(breakdown)
+    waited_s = _waited_by_worker(breakdown, waits)
     by_step = waited_s.sum(axis=(0, 2))
-    if _told_of_input(breakdown).any() or not by_step.any():
+    if waits.told.any() or not by_step.any():
         return False
     order = np.argsort(breakdown.steps, kind="stable")
     hits = by_step[order] > LONG_SHARE * by_step.max()
@@ -406,7 +419,7 @@ def _told_share(breakdown: Breakdown, total_s: float) -> float:
     return float(by_step.sum() + np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0))) / total_s
 
 
-def _begin_late_together(breakdown: Breakdown) -> Bools:
+def _begin_late_together(breakdown: Breakdown, waits: _Waits) -> Bools:
     """Mark the steps that nearly all workers begin late, and no row says why; shape (n_steps,).
 
     Who waits before its first forward is as late as who waits before anything; alone, a first stage reads what it waits for.
@@ -414,17 +427,16 @@ def _begin_late_together(breakdown: Breakdown) -> Bools:
     start_s, told = breakdown.start_s, breakdown.start_recorded
     if start_s is None:
         return np.zeros(len(breakdown.steps), dtype=bool)
-    late = (start_s > 0) | (_waited_by_worker(breakdown) > 0)
-    recorded = _told_of_input(breakdown).any(axis=(0, 1, 2, 4))
+    late = (start_s > 0) | (_waited_by_worker(breakdown, waits) > 0)
+    recorded = waits.told.any(axis=(0, 1, 2, 4))
     if told is not None:
         recorded |= told.any(axis=(0, 2))
     return np.asarray((start_s > 0).any(axis=(0, 2)) & (late.mean(axis=(0, 2)) >= TOGETHER_SHARE) & ~recorded)
 
 
-def _waited_by_worker(breakdown: Breakdown) -> Seconds:
+def _waited_by_worker(breakdown: Breakdown, waits: _Waits) -> Seconds:
     """Add up what each worker waits for input inside and before its computes, shape (n_stages, n_steps, n_dp)."""
-    waited_s = breakdown.stalls.seconds_of(StallKind.INPUT).sum(axis=2)
-    return np.asarray(_add_chunks(waited_s, breakdown.slow_workers.shape[1]).sum(axis=0))
+    return np.asarray(_add_chunks(waits.seconds.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0))
 
 
 def _told_of_input(breakdown: Breakdown) -> Bools:

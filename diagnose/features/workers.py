@@ -191,12 +191,13 @@ def _doubt_loader(breakdown: Breakdown) -> float:
 
     Another slow worker beside them, which costs less, says nothing of them.
     """
-    longer_s = np.nan_to_num(breakdown.compute_s) * (1.0 - 1.0 / breakdown.worker_ratio[:, :, None])
     first, ratio = slice(None, None, breakdown.slow_workers.shape[1]), breakdown.worker_ratio.max(axis=(2, 3))
     elsewhere = max(float(ratio[1:, first].max()), float(ratio[0, first][1:].max(initial=1.0)))
     little = max(np.log(SLOW_DIRECTION_RATIO), SLOW_DIRECTION_SHARE * np.log(float(ratio[0, 0])))
-    most = float(longer_s[0, 0].sum()) > MOST_OF_IT * float(longer_s.sum())
-    return LOADER_CHANCE if most and np.log(elsewhere) < little else 0.0
+    if not np.log(elsewhere) < little:
+        return 0.0
+    longer_s = np.nan_to_num(breakdown.compute_s) * (1.0 - 1.0 / breakdown.worker_ratio[:, :, None])
+    return LOADER_CHANCE if float(longer_s[0, 0].sum()) > MOST_OF_IT * float(longer_s.sum()) else 0.0
 
 
 def _doubt_host(forward: float, backward: float) -> float:

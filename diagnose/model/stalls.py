@@ -58,9 +58,10 @@ class Stalls:
 
     def seconds_of(self, kind: StallKind) -> Seconds:
         """Give the stalls of one kind, inside and before together; seconds, 0 elsewhere."""
-        found = np.zeros_like(self.inside_s)
+        found = np.zeros(self.inside_s.shape)
         for kinds, seconds in ((self.inside, self.inside_s), (self.before, self.before_s)):
-            at = kinds == kind
-            if at.any():  # most jobs have few kinds, and few stalls of each
-                found[at] += seconds[at]
+            of_kind = kinds == kind
+            if of_kind.any():  # most jobs have few kinds, and few stalls of each
+                at = np.flatnonzero(of_kind)
+                found.reshape(-1)[at] += seconds.reshape(-1)[at]
         return found

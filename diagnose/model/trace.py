@@ -148,18 +148,27 @@ class Block:
     tokens_sq: Seconds | None = None
     filled: Bools | None = None
     expert_tokens: Seconds | None = None
+    #: `step_ends_s`, once somebody asked.
+    _ends_s: list[Seconds] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def n_dp(self) -> int:
         """Number of data-parallel ranks."""
         return int(self.start_s.shape[2])
 
+    @property
+    def step_ends_s(self) -> Seconds:
+        """When the last operation of each step ends: seconds, shape (n_steps,), worked out once."""
+        if not self._ends_s:
+            self._ends_s.append(self.end_s.max(axis=(0, 2)))
+        return self._ends_s[0]
+
     def take_steps(self, at: Ints | Bools) -> "Block":
         """Take some steps, by mask or by position."""
         taken: dict[str, Any] = {
             field.name: None if (values := getattr(self, field.name)) is None else values[:, at]
             for field in dataclasses.fields(self)
-            if field.name not in {"steps", "nodes"}
+            if field.init and field.name not in {"steps", "nodes"}
         }
         return dataclasses.replace(self, steps=self.steps[at], **taken)
 

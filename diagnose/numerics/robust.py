@@ -4,7 +4,6 @@ Enters: arrays of float64, of any unit, NaN where nothing was measured. Leaves: 
 """
 
 import math
-import warnings
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ Floats = NDArray[np.float64]
 
 #: From the median absolute deviation to the standard deviation of a normal distribution: 1 / its 0.75 quantile.
 MAD_TO_SIGMA = 1.4826
-#: Lanes of more values than this are left to numpy, which takes them one by one and need not sort them. Of 7.5 million values in
-#: lanes of 32 to 100, sorting takes 0.2 s and numpy 2 s (median) or 13 to 30 s (quantile); in 100 lanes 1.8 s and 0.5 s.
-LONG_LANE = 2000
+#: Lanes of more values than this are parted where the quantile is, and not sorted: a fifth of the time.
+LONG_LANE = 500
+#: Lanes of so few values, of so many in all, are sorted side by side: a quarter of the time.
+FEW, MANY = 8, 1 << 14
 #: Values are on two levels when these are so many standard deviations within them apart; of fewer values nobody can tell.
 LEVELS_APART = 4.0
 MIN_ON_LEVELS = 4
@@ -50,8 +50,7 @@ def lower_median(values: Floats, *, axis: int = -1) -> Any:
     >>> float(lower_median(np.array([4.0, 1.0, 3.0, np.nan, 2.0])))
     2.0
     """
-    ordered, count = _order(values, (axis,))
-    return _pick(ordered, np.maximum(count - 1, 0) // 2)
+    return _around(values, axis, 0.5)[0]
 
 
 def weighted_median(values: Floats, weights: Floats) -> float | None:
@@ -112,19 +111,17 @@ def upper_stretch(series: Floats, *, apart: float = STRETCHES_APART) -> NDArray[
 
 
 def median(values: Floats, *, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Any:
-    """Take medians as `numpy.median` does, bit by bit, in half of the time where lanes are short; NaN in lanes with one.
+    """Take medians as `numpy.median` does, bit by bit, in a fraction of the time; NaN in lanes with one.
 
     >>> float(median(np.array([4.0, 1.0, 3.0, 2.0])))
     2.5
     """
     axes = tuple(range(values.ndim)) if axis is None else axis
-    n = _length_of_lanes(values, axes)
-    if not 0 < n <= LONG_LANE:
+    if not _length_of_lanes(values, axes):
         return np.median(values, axis=axis, keepdims=keepdims)
-    ordered, count = _order(np.asarray(values, dtype=np.float64), axes)
-    found = _middle(ordered, count)
-    if count.ndim or count < n:
-        found = np.where(count < n, np.nan, found)
+    found, count = _middle(np.asarray(values, dtype=np.float64), axes)
+    if count.ndim or count < _length_of_lanes(values, axes):
+        found = np.where(count < _length_of_lanes(values, axes), np.nan, found)
     return np.expand_dims(found, axes) if keepdims else found[()]
 
 
@@ -143,10 +140,7 @@ def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = 
     ndarray of float64, or float64
         Shape of `values` without `axis`; NaN where there is no value.
     """
-    if _length_of_lanes(values, axis) > LONG_LANE:
-        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # about lanes without any value
-            return np.nanmedian(values, axis=axis, keepdims=keepdims)
-    found = _middle(*_order(values, axis))
+    found, _ = _middle(values, axis)
     return np.expand_dims(found, axis) if keepdims else found[()]
 
 
@@ -156,14 +150,7 @@ def nan_quantile(values: Floats, q: float, *, axis: int | tuple[int, ...], keepd
     >>> float(nan_quantile(np.array([4.0, 1.0, 3.0, np.nan, 2.0]), 0.5, axis=0))
     2.5
     """
-    if _length_of_lanes(values, axis) > LONG_LANE:
-        with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # about lanes without any value
-            return np.nanquantile(values, q, axis=axis, keepdims=keepdims)
-    ordered, count = _order(values, axis)
-    at = np.maximum(count - 1, 0) * q
-    below = np.floor(at).astype(np.int64)
-    low, high = _pick(ordered, below), _pick(ordered, np.minimum(below + 1, np.maximum(count - 1, 0)))
-    part = at - below
+    low, high, part, _ = _around(values, axis, q)
     # From the nearer of the two, as numpy does: then neither rounding nor order of the values moves the result.
     found = np.where(part >= 0.5, high - (high - low) * (1.0 - part), low + (high - low) * part)
     return np.expand_dims(found, axis) if keepdims else found[()]
@@ -174,25 +161,55 @@ def _length_of_lanes(values: Floats, axis: int | tuple[int, ...]) -> int:
     return math.prod(values.shape[i] for i in ((axis,) if isinstance(axis, int) else axis))
 
 
-def _order(values: Floats, axis: int | tuple[int, ...]) -> tuple[Floats, NDArray[np.int64]]:
-    """Sort over some axes, made one and put last, NaN at the end; and count the values of each lane, once where none is NaN."""
+def _middle(values: Floats, axis: int | tuple[int, ...]) -> tuple[Floats, NDArray[np.int64]]:
+    """Take the median of each lane, and count its values as `_around` does."""
+    low, high, part, count = _around(values, axis, 0.5)
+    # Of an odd number the middle one is both; their sum could overflow.
+    return np.where(part == 0.0, low, (low + high) / 2.0) if part.ndim or part else low, count
+
+
+def _around(values: Floats, axis: int | tuple[int, ...], q: float) -> tuple[Floats, Floats, Floats, NDArray[np.int64]]:
+    """Give the two values of each lane that a quantile lies between, and where between them, from 0 to 1; NaN left out.
+
+    The last is how many values each lane has: one number for all of them, and one place between, where none is NaN.
+    """
     axes = [i % values.ndim for i in ((axis,) if isinstance(axis, int) else axis)]
     kept = [i for i in range(values.ndim) if i not in axes]
     n = _length_of_lanes(values, axis)
-    ordered = np.sort(values.transpose(*kept, *axes).reshape(*(values.shape[i] for i in kept), n), axis=-1)
-    if n and not np.isnan(ordered[..., -1]).any():
-        return ordered, np.array(n)
-    return ordered, np.asarray(n - np.isnan(ordered).sum(axis=-1))
+    if (
+        1 < n <= FEW
+        and len(axes) == 1
+        and axes[0] < values.ndim - 1
+        and values.size >= MANY
+        and not np.isnan(values).any()
+    ):
+        ordered, at = _sort_few(np.moveaxis(values, axes[0], 0)), (n - 1) * q
+        return ordered[int(at)], ordered[min(int(at) + 1, n - 1)], np.array(at - int(at)), np.array(n)
+    lanes = values.transpose(*kept, *axes).reshape(*(values.shape[i] for i in kept), n)
+    if np.may_share_memory(lanes, values):
+        lanes = lanes.copy()
+    count, is_parted = np.array(n), n > LONG_LANE and not np.isnan(lanes).any()
+    if not is_parted:
+        lanes.sort(axis=-1)
+        if not n or np.isnan(lanes[..., -1]).any():
+            count = np.asarray(n - np.isnan(lanes).sum(axis=-1))
+    at = np.maximum(count - 1, 0) * q
+    below = np.floor(at).astype(np.int64)
+    part = at - below
+    if not is_parted:
+        return _pick(lanes, below), _pick(lanes, np.minimum(below + 1, np.maximum(count - 1, 0))), part, count
+    lanes.partition(int(below), axis=-1)
+    low = lanes[..., int(below)].copy()
+    return low, lanes[..., int(below) + 1 :].min(axis=-1) if part else low, part, count
 
 
-def _middle(ordered: Floats, count: NDArray[np.int64]) -> Floats:
-    """Take the median of each lane."""
-    high = _pick(ordered, count // 2)
-    if not count.ndim and count % 2:
-        return high
-    low = _pick(ordered, np.maximum(count - 1, 0) // 2)
-    # Of an odd number the middle one is both; their sum could overflow.
-    return (low + high) / 2.0 if not count.ndim else np.where(count % 2 == 1, low, (low + high) / 2.0)
+def _sort_few(values: Floats) -> list[Floats]:
+    """Sort along the first axis by comparing neighbours, whole arrays at a time: there is nothing to be laid out anew."""
+    ordered = list(values)
+    for turn in range(len(ordered)):
+        for i in range(turn % 2, len(ordered) - 1, 2):
+            ordered[i], ordered[i + 1] = np.minimum(*ordered[i : i + 2]), np.maximum(*ordered[i : i + 2])
+    return ordered
 
 
 def _pick(ordered: Floats, at: NDArray[np.int64]) -> Floats:

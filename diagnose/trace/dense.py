@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op, of_types
 from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
-from diagnose.trace.labels import number_combinations
+from diagnose.trace.labels import look_up, number_combinations
 from diagnose.trace.lost_rows import number_by_labels
 from diagnose.trace.placement import find_positions
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
@@ -150,7 +150,8 @@ def _find_cells(
 def _fill(cells: _Cells, column: NDArray[Any]) -> Seconds:
     """Lay a column out: shape (n_nodes, n_steps, n_dp), NaN where there is no row."""
     n_planes, n_steps, n_dp = cells.shape
-    by_lane = np.full((n_steps, n_dp, n_planes), np.nan)
+    of_file = column.dtype if column.dtype.kind == "f" else np.float64
+    by_lane = np.full((n_steps, n_dp, n_planes), np.nan, dtype=of_file)
     by_lane.reshape(-1)[cells.cell] = column
     values = np.empty((n_planes - 1, n_steps, n_dp))
     for step in range(n_steps):  # one step at a time stays within the cache
@@ -204,7 +205,7 @@ def _find_nodes(rows: Rows, at: RowIndex, n_stages: int) -> tuple[NDArray[Any], 
     lookup[used] = np.arange(len(used))
     place, number = np.divmod(used, n_seq)
     op, stage = np.divmod(place, n_stages)
-    return lookup[key], op, stage, number, counts[used]
+    return look_up(lookup, key), op, stage, number, counts[used]
 
 
 def _drop_repeated(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list[str]) -> tuple[Rows, RowIndex]:

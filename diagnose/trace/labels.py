@@ -37,9 +37,18 @@ def number_labels(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
             return labels + low, offset, counts
         lookup = np.zeros(len(counts), dtype=np.int32)
         lookup[labels] = np.arange(len(labels))
-        return labels + low, lookup[offset], counts[labels]
+        return labels + low, look_up(lookup, offset), counts[labels]
     labels, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     return labels.astype(np.int64), index, counts
+
+
+def look_up(table: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
+    """Take a value of a small table for each row: numpy widens the indices first, here within the cache."""
+    found = np.empty(len(index), table.dtype)
+    for first in range(0, len(index), CHUNK_ROWS):
+        some = slice(first, first + CHUNK_ROWS)
+        found[some] = table.take(index[some])
+    return found
 
 
 def number_combinations(*columns: NDArray[Any]) -> Ints:

@@ -20,7 +20,7 @@ from diagnose.model.optype import BY_NAME
 from diagnose.model.trace import Bools, Ints
 from diagnose.trace.account import read_account
 from diagnose.trace.arrow_arrays import read_numbers
-from diagnose.trace.labels import number_combinations
+from diagnose.trace.labels import look_up, number_combinations
 from diagnose.trace.list_column import LISTS, UNREADABLE, ListColumn, describe_damage
 from diagnose.trace.rows import Rows
 from diagnose.trace.sample import BATCH_ROWS
@@ -272,7 +272,7 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
         step=step,
         dp=dp,
         stage=stage,
-        op=np.array([BY_NAME.get(text, -1) for text in names] + [-1], dtype=np.int8)[codes],
+        op=look_up(np.array([BY_NAME.get(text, -1) for text in names] + [-1], dtype=np.int8), codes),
         start_s=start_s,
         duration_s=duration_s,
         seq=_count_together(codes, names, (stage, step, dp), start_s, columns.optional("seq_id")),
@@ -392,9 +392,9 @@ def _order_of_appearance(codes: Ints, names: tuple[str, ...]) -> tuple[Ints, tup
             break
     if seen == list(range(len(names))):
         return codes, names
-    lookup = np.full(len(names) + 1, -1, dtype=np.int64)
+    lookup = np.full(len(names) + 1, -1, dtype=codes.dtype)
     lookup[seen] = np.arange(len(seen))
-    return lookup[codes], tuple(names[code] for code in seen)
+    return look_up(lookup, codes), tuple(names[code] for code in seen)
 
 
 def _footer_recording(footer: dict[bytes, bytes], name: str) -> dict[str, Any]:

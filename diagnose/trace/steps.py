@@ -117,9 +117,11 @@ def _measure_turns(dense: Dense, follows: Ints) -> Seconds:
     nodes = dense.nodes
     turns_s = np.full(len(follows), -np.inf)
     for stage in range(int(nodes.stage.max()) + 1):
-        here = nodes.stage == stage
-        end_s = np.fmax.reduce(dense.end_s[here], axis=0)[follows - 1]
-        turns_s = np.fmax(turns_s, np.fmax.reduce(end_s - np.fmin.reduce(dense.start_s[here], axis=0)[follows], axis=1))
+        first_s, last_s = np.full((2, *dense.start_s.shape[1:]), np.nan)
+        for node in np.flatnonzero(nodes.stage == stage).tolist():
+            np.fmin(first_s, dense.start_s[node], out=first_s)
+            np.fmax(last_s, dense.end_s[node], out=last_s)
+        turns_s = np.fmax(turns_s, np.fmax.reduce(last_s[follows - 1] - first_s[follows], axis=1))
     return turns_s
 
 

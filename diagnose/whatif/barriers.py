@@ -35,7 +35,7 @@ def add_hidden_barriers(
     batches: list[tuple[int, ...]],
 ) -> Graph:
     """Add the waits for other workers that no row records: a launch delay that tracks another operation's end."""
-    step_s = float(np.mean(block.end_s.max(axis=(0, 2))))
+    step_s = float(np.mean(block.step_ends_s))
     start_s, end_s = block.start_s, block.end_s
     if block.filled is not None:
         start_s, end_s = np.where(block.filled, np.nan, start_s), np.where(block.filled, np.nan, end_s)

@@ -44,12 +44,15 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     starts_s, ends_s = np.full(shape, np.inf), np.zeros(shape)
     for o in observed:
         at = np.searchsorted(every_step, o.block.steps)
-        there = True if o.block.filled is None else ~o.block.filled
-        start_s, end_s = np.where(there, o.block.start_s, np.inf), np.where(there, o.block.end_s, 0.0)
+        start_s, end_s = o.block.start_s, o.block.end_s
+        if o.block.filled is not None:
+            start_s, end_s = np.where(o.block.filled, np.inf, start_s), np.where(o.block.filled, 0.0, end_s)
         for stage in range(trace.n_stages):
-            here = o.block.nodes.stage == stage
-            starts_s[stage, at] = np.minimum(starts_s[stage, at], start_s[here].min(axis=0, initial=np.inf))
-            ends_s[stage, at] = np.maximum(ends_s[stage, at], end_s[here].max(axis=0, initial=0.0))
+            first_s, last_s = starts_s[stage, at], ends_s[stage, at]
+            for node in np.flatnonzero(o.block.nodes.stage == stage).tolist():
+                np.minimum(first_s, start_s[node], out=first_s)
+                np.maximum(last_s, end_s[node], out=last_s)
+            starts_s[stage, at], ends_s[stage, at] = first_s, last_s
     follows = (np.diff(every_step) == 1) & ~np.isin(every_step[1:], trace.restarted_steps)
     if trace.step_origin_s is None:
         first = starts_s.min(axis=(0, 2), keepdims=True) == starts_s
@@ -76,7 +79,7 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
     simulated = o.graph.moves.members.flat
     computes = simulated[of_types(op[simulated], COMPUTES)]
     elsewhere = computes[~inputs[computes]] if not inputs[computes].all() else computes
-    step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
+    step_s = float(np.mean(o.block.step_ends_s))
     usual_compute = max(float(median(_medians(o, elsewhere))), 0.0) if len(elsewhere) else 0.0
     # A delay that is there in every step is no less lost; what no job is without is short.
     ordinary_s = np.full(len(op), max(usual_compute, ORDINARY_SHARE * step_s))

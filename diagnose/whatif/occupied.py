@@ -156,6 +156,8 @@ def measure_inside(rows: Evidence, block: Block) -> dict[int, dict[int, Seconds]
     What is there in most steps, and hardly varies, is part of the work.
     """
     _, rows = _rows_of(rows, block)
+    if not len(rows):
+        return {}
     computes = np.flatnonzero(of_types(block.nodes.op, COMPUTE)).tolist()
     keys, found = Keys.of(block), dict[int, dict[int, Seconds]]()
     usual_s = float(median((block.end_s - block.start_s)[computes])) if computes else 0.0

@@ -210,10 +210,14 @@ class Removal:
         shape (n_computes, n_steps, n_dp).
         """
         stalls, stage = self.breakdown.stalls, place[1] % self.n_stages
-        stalled = self._stalled[place].any()
         stall = stalls.inside_s[(*place, steps)]
+        at = np.flatnonzero(stall) if self._stalled[place].any() else np.zeros(0, dtype=np.int64)  # few lanes
+        stalled_s = stall.reshape(-1)[at]
         waits = [(part, wait_s[(*place, steps)]) for part, wait_s in waited]
-        work = own - stall if stalled else own
+        work = own
+        if len(at):
+            work = np.array(np.broadcast_to(own, stall.shape))
+            work.flat[at] -= stalled_s
         for _, wait_s in waits:
             work = work - wait_s
         for part, extent in eased:
@@ -223,13 +227,14 @@ class Removal:
         for part, wait_s in waits:
             if in_graph is None and (lanes := plan.lanes(part.name, stage)) is not True:
                 work = work + mix(lanes, 0.0, wait_s)
-        if not stalled or not stall.any():
+        if not len(at):
             return work
-        kinds = stalls.inside[(*place, steps)]
-        for kind in np.unique(kinds[stall > 0]).tolist():
+        kinds = stalls.inside[(*place, steps)].reshape(-1)[at]
+        for kind in np.unique(kinds).tolist():
             lanes = plan.lanes(self._stalls_of[kind], stage)
             if lanes is not True:
-                work = work + mix(lanes, 0.0, np.where(kinds == kind, stall, 0.0))
+                stays = (kinds == kind) & ~np.broadcast_to(lanes, stall.shape).reshape(-1)[at]
+                work.flat[at[stays]] += stalled_s[stays]
         return work
 
     def gains(self, together: Iterable[Sequence[str]] = ()) -> Gains:
@@ -260,9 +265,9 @@ class Removal:
         players = [name for name in sorted(names, key=lambda n: -worth[n]) if worth[name] > MATERIAL_SHARE][
             :MAX_PLAYERS
         ]
-        recorded = float(
-            sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in self.observed) + self.between_s.sum()
-        ) / len(self.breakdown.steps)
+        recorded = float(sum(float(o.block.step_ends_s.sum()) for o in self.observed) + self.between_s.sum()) / len(
+            self.breakdown.steps
+        )
         blame = {name: part.blame() for name, part in self._parts.items()}
         for key, gone in sets.items():
             alone[key], last[key] = step_s[gone & everything], step_s[everything - gone]

@@ -159,7 +159,8 @@ def _move(
             sources += [barrier.opens(ends) for barrier in graph.barriers[node]]
         start = _latest(sources) if sources else np.zeros((1, 1))
         if delay is not None:
-            start = start + delay[node]
+            is_own = len(sources) > 1 and start.shape == delay[node].shape
+            start = np.add(start, delay[node], out=start if is_own else None)
         if node in graph.openers:
             early.append(start)
         starts.append(start)
@@ -176,8 +177,11 @@ def _is_shared(graph: Graph, event: Event, ends: list[dict[int, Seconds]], moved
 
 
 def _latest(arrays: Sequence[Seconds]) -> Seconds:
-    """Elementwise maximum of a few arrays."""
-    return functools.reduce(np.maximum, arrays)
+    """Elementwise maximum of a few arrays; of several a new one."""
+    latest = arrays[0]
+    for n, other in enumerate(arrays[1:]):
+        latest = np.maximum(latest, other, out=latest if n and latest.shape == other.shape else None)
+    return latest
 
 
 def own_times(block: Block, graph: Graph) -> OfNodes:

@@ -294,7 +294,7 @@ def _regained(simulated_s: Seconds, fixed_s: Seconds, lost: float, total: float)
 
 def step_lengths(block: Block) -> Seconds:
     """Say how long each step took, from its first start to its last end: shape (n_steps,), seconds."""
-    last = block.end_s.max(axis=(0, 2))
+    last = block.step_ends_s
     first = block.start_s.min(axis=(0, 2))
     return np.asarray(last - np.minimum(first, 0.0))
 

@@ -110,7 +110,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         find_last(observed, n_stages),
     )
     _attribute_by_place(all_stalls)
-    job_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
+    job_s = sum(float(o.block.step_ends_s.sum()) for o in observed)
     attribute_planned_collections(stalls, steps, job_s, n_stages)
     return stalls
 

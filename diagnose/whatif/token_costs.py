@@ -41,10 +41,12 @@ def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> Seconds |
         1 where a microbatch's tokens are not known. None where no column is there, or none tells.
     """
     columns = _gather(observed, work_s.shape[2:])
+    if not len(columns):
+        return None
     cost = np.nanmean(work_s[:2] / np.nanmean(work_s[:2], axis=(2, 3, 4), keepdims=True), axis=(0, 1))
     there = np.isfinite(cost) & np.isfinite(columns).all(axis=0)
     n_microbatches, n_steps, _ = cost.shape
-    if not len(columns) or n_microbatches < MIN_OF_STEP or n_steps < MIN_STEPS or there.sum() < MIN_MICROBATCHES:
+    if n_microbatches < MIN_OF_STEP or n_steps < MIN_STEPS or there.sum() < MIN_MICROBATCHES:
         return None
     x = np.stack([column / column[there].mean() - 1.0 for column in columns])
     within, y = _within(x, there), _within(cost[None], there)[0]
@@ -63,6 +65,8 @@ def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> Seconds |
 
 def _gather(observed: Sequence[Observed], shape: tuple[int, ...]) -> Seconds:
     """Lay out the columns that differ between microbatches, shape (n_columns, n_microbatches, n_steps, n_dp), NaN where unknown."""
+    if all(o.block.tokens is None and o.block.tokens_sq is None for o in observed):
+        return np.zeros((0, *shape))
     found = np.full((2, *shape), np.nan)
     for steps, o in iterate_blocks(observed):
         nodes = o.block.nodes

@@ -27,7 +27,7 @@ def measure_transfers(removal: Removal) -> Transfers:
     by_block = [_by_link(o, own) for o, own in zip(observed, owns, strict=True)]
     link_s, late_s = _measure_links(by_block, n_stages, n_steps, observed[0].block.n_dp)
     link_excess_s, group_excess_s, ratio, typical = _add_up_excess(observed, owns, part.excess_s, n_stages, n_steps)
-    step_s = float(np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed]).mean())
+    step_s = float(np.concatenate([o.block.step_ends_s for o in observed]).mean())
     group_s = _measure_groups(observed, n_stages)
     by_step = _measure_steps(observed, by_block, n_stages, n_steps)
     return Transfers(

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.numerics.robust import (
+    FEW,
     LONG_LANE,
+    MANY,
     lower_median,
     median,
     nan_median,
@@ -75,12 +77,37 @@ def test_a_quantile_is_numpys(array: np.ndarray, q: float, data: st.DataObject) 
 
 @pytest.mark.parametrize("n", [LONG_LANE // 2, LONG_LANE, LONG_LANE + 1])
 def test_long_lanes_are_numpys_too(n: int) -> None:
-    """Lanes are sorted up to a length, and left to numpy above it: the same bits."""
+    """Lanes are sorted up to a length, and parted above it: the same bits."""
     values = np.random.default_rng(n).standard_normal((2, n, 3))
     values[values > 1.5] = np.nan
     assert_same_bits(nan_median(values, axis=1), np.nanmedian(values, axis=1))
     assert_same_bits(median(values, axis=1), np.median(values, axis=1))
     assert_same_bits(nan_quantile(values, 0.9, axis=(0, 1)), np.nanquantile(values, 0.9, axis=(0, 1)))
+
+
+@pytest.mark.parametrize("n", [LONG_LANE - 1, LONG_LANE, LONG_LANE + 1, LONG_LANE + 2])
+@pytest.mark.parametrize("axis", [0, 1, (0, 1), None])
+def test_whole_lanes_are_numpys(n: int, axis: int | tuple[int, int] | None) -> None:
+    """Of an even number of values and of an odd one, without NaN and with one in one lane."""
+    values = np.random.default_rng(n).standard_normal((n, 3))
+    for _ in range(2):
+        assert_same_bits(median(values, axis=axis), np.median(values, axis=axis))
+        axes = (0, 1) if axis is None else axis
+        assert_same_bits(nan_median(values, axis=axes), np.nanmedian(values, axis=axes))
+        assert_same_bits(nan_quantile(values, 0.3, axis=axes), np.nanquantile(values, 0.3, axis=axes))
+        values[n // 3, 1] = np.nan
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7, FEW, FEW + 1])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_many_lanes_of_few_values_are_numpys(n: int, axis: int) -> None:
+    """Along any axis, in lanes of so few values that they are sorted side by side, and of one more; the values stay as they are."""
+    values = np.moveaxis(np.random.default_rng(n).standard_normal((n, 3, MANY)), 0, axis)
+    kept = values.copy()
+    assert_same_bits(nan_median(values, axis=axis), np.median(values, axis=axis))
+    assert_same_bits(lower_median(values, axis=axis), np.sort(values, axis=axis).take((n - 1) // 2, axis=axis))
+    assert_same_bits(nan_quantile(values, 0.9, axis=axis), np.quantile(values, 0.9, axis=axis))
+    np.testing.assert_array_equal(values, kept)
 
 
 def test_no_lanes_have_no_medians() -> None:

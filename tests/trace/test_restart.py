@@ -125,6 +125,18 @@ def test_two_runs_at_the_same_time_are_told(lacking: list[str], is_relative: boo
         load(both)
 
 
+@pytest.mark.parametrize(
+    "by",
+    [["step", "rank", "start_ts"], ["step", "rank", "duration"], ["rank", "step", "start_ts"], ["start_ts"]],
+    ids=str,
+)
+def test_two_runs_are_told_in_any_order_of_rows(by: list[str]) -> None:
+    """Rows of one worker and step together, in time or not, or all in time."""
+    both = pd.concat([absolute(rows_of(name)) for name in ("worker-fault", "network-fault")])
+    with pytest.raises(TraceError, match=r"holds two runs: steps \d[-,\d ]* are there twice at the same time; "):
+        load(both.sort_values(by))
+
+
 def test_two_runs_of_other_steps_at_the_same_time_are_told() -> None:
     """On the clock of the job a worker does not run step 31 while it runs step 12."""
     first, second = attempt(), attempt(name="network-fault", late_s=0.1)

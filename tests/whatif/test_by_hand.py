@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
-from diagnose.model.trace import Evidence, Nodes, Seconds
+from diagnose.model.trace import Block, Evidence, Nodes, Seconds
 from diagnose.whatif import clocks
 from diagnose.whatif.barriers import _find_barrier, _find_barriers, _holds, _lane_mean, _left_over, _list_late
 from diagnose.whatif.batches import GRANULARITY_S, SampledLanes, _group_alike
@@ -163,7 +163,9 @@ def late_job(delays: dict[int, Any], *, filled: Any = None) -> Any:
     """Give two stages with two forwards and a send each; launch delays by node over 4 steps of 10 s."""
     found = nodes(*((op, stage) for stage in (0, 1) for op in (Op.FORWARD, Op.FORWARD, Op.FORWARD_SEND)))
     found.seq[[1, 4]] = 1
-    block: Any = SimpleNamespace(nodes=found, end_s=np.full((6, 4, 1), 10.0), filled=filled)
+    block: Any = SimpleNamespace(
+        nodes=found, end_s=np.full((6, 4, 1), 10.0), step_ends_s=np.full(4, 10.0), filled=filled
+    )
     whole = np.array([np.reshape(delays.get(n, np.zeros(4)), (4, 1)) for n in range(6)])
     moves = Events.of([Event((n,), across_dp=False, completes=(n,)) for n in range(6)])
     graph = Graph(Ragged.of([(), (0,), (1,), (), (3,), (4,)]), moves, {}, (), frozenset())
@@ -614,7 +616,7 @@ def test_a_transfer_is_long_against_the_step() -> None:
     kinds = nodes((Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 1), (Op.OPTIMIZER, 1))
     moves = Events.of([Event((0, 1), across_dp=False, completes=(0, 1)), Event((2,), across_dp=False, completes=(2,))])
     end_s = np.array([0.1, 0.1, 10.0])[:, None, None] * np.ones((1, 12, 2))
-    block: Any = SimpleNamespace(nodes=kinds, start_s=end_s, end_s=end_s, n_dp=2, steps=np.arange(12), filled=None)
+    block = Block(np.arange(12), kinds, end_s, end_s)
     for seconds, found in ((0.004, []), (0.006, [1])):
         own = np.full((3, 12, 2), 1e-6)
         own[1, 5, 1] = seconds

@@ -231,7 +231,7 @@ def _list_rows(trace: Trace) -> Evidence:
 def _steps_of(observed: Sequence[Observed]) -> tuple[Ints, Seconds]:
     """Give the steps in the order of the blocks, and their lengths in seconds."""
     steps = np.concatenate([o.block.steps for o in observed])
-    return steps, np.concatenate([o.block.end_s.max(axis=(0, 2)) for o in observed])
+    return steps, np.concatenate([o.block.step_ends_s for o in observed])
 
 
 def _find_steps(steps: Ints, wanted: Ints) -> tuple[Ints, Bools]:

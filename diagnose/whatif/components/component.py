@@ -86,7 +86,7 @@ class TakenApart:
         #: Time between steps that rows explain by something that is no save, seconds by kind, shape (n_steps,).
         self.gap_s = breakdown.between_s
         self.n_steps, self.n_dp = len(breakdown.steps), breakdown.compute_s.shape[-1]
-        self.total_s = sum(float(o.block.end_s.max(axis=(0, 2)).sum()) for o in observed)
+        self.total_s = sum(float(o.block.step_ends_s.sum()) for o in observed)
         #: Launch delays beyond the ordinary: of all that is no compute and nothing is known of, and of others by kind of stall.
         self.late_s = [_without_computes(o, late_s) for o, late_s in zip(observed, breakdown.late_s, strict=True)]
         self.late_by_kind_s = [self._late_computes(o, steps) for steps, o in iterate_blocks(observed)]
@@ -283,7 +283,9 @@ def cut(array: Seconds, at: slice) -> Seconds:
 
 def _shorten(times: Seconds, by_s: Seconds) -> Seconds:
     """Take seconds off, no more than there are."""
-    return np.asarray(times - np.minimum(by_s, np.maximum(times, 0.0)))
+    most_s = np.maximum(times, 0.0)
+    most_s = np.minimum(by_s, most_s, out=most_s if most_s.shape == by_s.shape else None)
+    return np.subtract(times, most_s, out=most_s)
 
 
 def _without_computes(o: Observed, excess: Mapping[int, Seconds]) -> ByNode:
@@ -303,7 +305,11 @@ def _split_by_kind(late_s: ByNode, by_kind: dict[int, ByNode], kinds: Mapping[in
 
 def _worst_by_kind(seconds: Seconds, kinds: Kinds) -> Mapping[int, float]:
     """Add up stalls on the worst lane of each compute, by kind; seconds."""
-    return {
-        kind: float(np.where(kinds == kind, seconds, 0.0).max(axis=-1).sum())
-        for kind in np.unique(kinds[seconds > 0]).tolist()
-    }
+    at = np.flatnonzero(seconds > 0)  # few of all
+    of_each, seconds_s = kinds.reshape(-1)[at], seconds.reshape(-1)[at]
+    found: dict[int, float] = {}
+    for kind in np.unique(of_each).tolist():
+        worst_s, here = np.zeros(seconds.shape[:-1]), of_each == kind
+        np.maximum.at(worst_s.reshape(-1), at[here] // seconds.shape[-1], seconds_s[here])
+        found[kind] = float(worst_s.sum())
+    return found

@@ -131,7 +131,7 @@ def find_experts(
     if not (scale > 0).all():
         return told, whole_left
     trials = [_count_ranks(values) for values in (contrast, whole, there)]
-    alone_share, chance = _share_alone(trials[1], trials[2])[0], _share_alone(trials[0], trials[2])[1]
+    alone_share, chance = _share_alone(trials[1], trials[2]), _beyond_chance(trials[0], trials[2])
     explained = _predict_other_direction(trials[0], trials[2]) if chance >= CHANCE_DEVIATIONS else 0.0
     found = dataclasses.replace(told, explained=explained, alone_share=alone_share)
     if told.ratio is not None or explained < LEAST_EXPLAINED:
@@ -167,6 +167,8 @@ def _count_ranks(values: NDArray[Any]) -> NDArray[Any]:
 
 def _gather_tokens(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> Seconds | None:
     """Lay out the tokens of experts, for each token of the microbatch, as computes are; None where there are none, or even ones."""
+    if all(o.block.expert_tokens is None for o in observed):
+        return None
     found = np.full(shape, np.nan)
     for steps, o in iterate_blocks(observed):
         given = o.block.expert_tokens
@@ -244,7 +246,7 @@ def _without_documents(logs: Seconds, documents: Seconds, there: Bools) -> Secon
 def _contrast(logs: Seconds, there: Bools) -> Seconds:
     """Say how each microbatch differs from the others of its worker and step (log); 0 where a compute is missing."""
     # What a place has in every step and on every rank belongs to the schedule.
-    logs = np.nan_to_num(logs - nan_median(logs, axis=(3, 4), keepdims=True))
+    logs = np.where(there, logs - nan_median(logs, axis=(3, 4), keepdims=True), 0.0)
     width = np.array([robust_deviation(of_direction[there]) for of_direction in logs])[:, None, None, None, None]
     clipped = np.clip(logs, -CLIP_DEVIATIONS * width, CLIP_DEVIATIONS * width)
     # What all microbatches of a worker share in a step is its pace.
@@ -258,15 +260,27 @@ def _of_others(values: Seconds, there: Bools) -> Seconds:
     return np.asarray((values.sum(axis=1, keepdims=True) - values) / np.maximum(n, 1))
 
 
-def _share_alone(whole: Seconds, there: Bools) -> tuple[float, float]:
-    """Say which part of what forward and backward share is the stage's own, and how many standard errors that is above zero.
+def _share_alone(whole: Seconds, there: Bools) -> float:
+    """Say which part of what forward and backward share is the stage's own.
 
-    What a stage has alone is the covariance of its own two directions, less that with the other direction of other stages; and it
-    must be more than that with the other direction of the microbatch before or after.
+    What a stage has alone is the covariance of its own two directions, less that with the other direction of other stages.
     """
-    within = (whole[0] * whole[1]).sum(axis=(0, 1, 3))  # by step
-    across = (whole[0] * _of_others(whole, there)[1]).sum(axis=(0, 1, 3))
-    alone = float(np.clip(1.0 - across.sum() / within.sum(), 0.0, 1.0)) if within.sum() > 0 else 0.0
+    within, across = _share_within(whole, there)
+    return float(np.clip(1.0 - across.sum() / within.sum(), 0.0, 1.0)) if within.sum() > 0 else 0.0
+
+
+def _share_within(whole: Seconds, there: Bools) -> tuple[Seconds, Seconds]:
+    """Multiply each forward by its own backward, and by that of other stages; sums, shape (n_steps,)."""
+    within = (whole[0] * whole[1]).sum(axis=(0, 1, 3))
+    return within, (whole[0] * _of_others(whole[1:2], there)[0]).sum(axis=(0, 1, 3))
+
+
+def _beyond_chance(whole: Seconds, there: Bools) -> float:
+    """Say how many standard errors what a stage has alone is above zero.
+
+    It must be more than what it shares with the other direction of the microbatch before or after, too.
+    """
+    within, across = _share_within(whole, there)
     chance = _deviations_above_zero(within - across)
     if whole.shape[2] >= MIN_FOR_NEIGHBOURS:
         # A forward may stand between its own backward and another one: a moment of contention is in both.
@@ -274,7 +288,7 @@ def _share_alone(whole: Seconds, there: Bools) -> tuple[float, float]:
         n_pairs = later.shape[1]
         beside = max((later, earlier), key=np.sum).sum(axis=(0, 1, 3)) * (n_pairs + 1) / n_pairs
         chance = min(chance, _deviations_above_zero(within - beside))
-    return alone, chance
+    return chance
 
 
 def _predict_other_direction(whole: Seconds, there: Bools) -> float:

@@ -1,6 +1,7 @@
 """Uneven microbatches: one microbatch takes longer on every stage, forward and backward, than the others of its step."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -119,12 +120,14 @@ def find_microbatches(left: Seconds) -> Microbatches:
     together = float(np.mean(f * b))
     correlation = together / max(float(np.sqrt(np.mean(f * f) * np.mean(b * b))), 1e-12)
     halves = _halve(logs)
-    stage_share, apart = _compare_stages(halves[:2]) if logs.shape[1] > 1 else (None, 0.0)
+    centered = [_center(of) for of in halves[:2]]
+    stage_share, apart = _compare_stages(halves[:2], centered) if logs.shape[1] > 1 else (None, 0.0)
     agree = stage_share is None or apart * np.sqrt(n) > CHANCE_DEVIATIONS
     if correlation < MIN_CORRELATION or not agree:
         return Microbatches(none, whole, correlation, spread, stage_share)
     # One length explains all directions on every stage; a pause in one of them does not move the median of all.
-    slopes = [1.0, *(_slope_of(halves[0], of) for of in halves[1:])]
+    centered += [_center(of) for of in halves[2:]]
+    slopes = [1.0, *(_slope_of(centered[0], of) for of in centered[1:])]
     slope = slopes[1]
     shared = nearest_zero_center(np.concatenate([of / by for of, by in zip(logs, slopes, strict=True)]), axis=0)
     share = _share_of_stages(logs, slope)
@@ -148,11 +151,10 @@ def _halve(logs: Seconds) -> Seconds:
 
 
 def _slope_of(forward: Seconds, other: Seconds) -> float:
-    """Say how much another direction grows with the length of a microbatch for each 1 that its forward does (logs of two halves).
+    """Say how much another direction grows with the length of a microbatch for each 1 that its forward does (centered halves).
 
     By what the halves agree on: forwards that are long by themselves would make it too small.
     """
-    forward, other = _center(forward), _center(other)
     growth, _ = _in_common(forward, other[::-1])
     by, _ = _in_common(forward, forward[::-1])
     return max(float(growth / by), MIN_SLOPE) if by > 0 and np.isfinite(other).any() else 1.0
@@ -195,14 +197,14 @@ def _in_common(halves: Seconds, others: Seconds, axis: tuple[int, ...] = (1, 2, 
     return np.asarray(mean), np.asarray(deviation / np.sqrt(n))
 
 
-def _compare_stages(halves: Seconds) -> tuple[float, float]:
+def _compare_stages(halves: Seconds, centered: Sequence[Seconds]) -> tuple[float, float]:
     """Say which part of what forward and backward share other stages share, and how one half of them predicts the other's.
 
     What forward and backward of a compute have in common is no noise of single operations; documents are the same on all stages,
     what a stage's own experts were given is not. The second value is a correlation.
     """
     there = np.isfinite(halves).all(axis=(0, 1))
-    forward, backward = (_center(np.where(there, of, np.nan)) for of in halves)
+    forward, backward = centered if there.all() else (_center(np.where(there, of, np.nan)) for of in halves)
     same, _ = _in_common(forward, backward)
     other, _ = _in_common(forward, backward[::-1])
     deviations = [np.sqrt(np.nanmean(of**2, axis=(1, 2, 3))) for of in (forward, backward[::-1])]

@@ -73,7 +73,7 @@ def _measure_around(o: Observed, rows: Evidence, n_stages: int) -> Seconds:
         step = np.searchsorted(o.block.steps, rows.step)
         at = (step, rows.dp, rows.stage)
         np.maximum.at(before_s, at, -rows.start_s)
-        np.maximum.at(after_s, at, rows.end_s - o.block.end_s.max(axis=(0, 2))[step])
+        np.maximum.at(after_s, at, rows.end_s - o.block.step_ends_s[step])
     return np.asarray((before_s + after_s).reshape(len(o.block.steps), -1))
 
 

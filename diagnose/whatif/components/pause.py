@@ -49,7 +49,7 @@ def _measure_noise(rest: Seconds, n_stages: int) -> float:
     if not rest.size:
         return 0.0
     by_worker = rest.reshape(len(rest), -1, n_stages, *rest.shape[2:])  # direction, chunk, stage, microbatch, step, dp
-    off = np.abs(by_worker - np.nanmedian(rest))
+    off = np.abs(by_worker - nan_median(rest, axis=tuple(range(rest.ndim))))
     mad = nan_median(np.moveaxis(off, (2, 5), (0, 1)).reshape(n_stages * rest.shape[-1], -1), axis=1)
     mad = mad[np.isfinite(mad)]
     return float(MAD_TO_SIGMA * lower_median(mad)) if len(mad) else 0.0

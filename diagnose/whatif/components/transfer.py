@@ -96,7 +96,7 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
     found: dict[int, Seconds] = {}
     spread_s: dict[int, float] = {}
     slow_links: dict[int, float] = {}  # how many times as long the slow links of a stage take
-    step_s = float(np.mean(o.block.end_s.max(axis=(0, 2))))
+    step_s = float(np.mean(o.block.step_ends_s))
     of_types = _list_transfers(o)
     for op in (*P2P, *DP_COLLECTIVES, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
         by_stage = of_types.get(int(op))

@@ -27,6 +27,7 @@ from diagnose.whatif.components.malloc_pause import _as_long_as_backwards, _find
 from diagnose.whatif.components.microbatch import (
     Microbatches,
     MicrobatchPart,
+    _center,
     _compare_stages,
     _halve,
     _measure_ordinary,
@@ -324,15 +325,25 @@ def of_halves(forward: Seconds, backward: Seconds) -> Seconds:
     return _halve(np.stack([forward, backward])[:, :, :, None])
 
 
+def center_halves(forward: Seconds, backward: Seconds) -> list[Seconds]:
+    """Put them as `of_halves` does, each direction around its median."""
+    return [_center(of) for of in of_halves(forward, backward)]
+
+
+def compare_stages(halves: Seconds) -> tuple[float, float]:
+    """Say what stages share, by halves around their medians."""
+    return _compare_stages(halves, [_center(of) for of in halves])
+
+
 @pytest.mark.parametrize("n_virtual", [1, 2, 4])
 def test_how_much_backwards_grow(n_virtual: int) -> None:
     """By what stages agree on: forwards long by themselves do not make it less. At least a tenth; 1 where nobody can tell."""
     rng = np.random.default_rng(1)
     length, own = rng.normal(0.0, 0.2, (1, 400, 2)), rng.normal(0.0, 0.1, (n_virtual, 400, 2)) * (n_virtual > 1)
-    assert _slope_of(*of_halves(length + own, 5.0 + 0.5 * length + 0.0 * own)) == pytest.approx(0.5, rel=0.05)
-    assert _slope_of(*of_halves(length + own, -length + 0.0 * own)) == 0.1
-    assert _slope_of(*of_halves(length + own, NAN * own)) == 1.0
-    assert _slope_of(*of_halves(0.0 * own, length + own)) == 1.0
+    assert _slope_of(*center_halves(length + own, 5.0 + 0.5 * length + 0.0 * own)) == pytest.approx(0.5, rel=0.05)
+    assert _slope_of(*center_halves(length + own, -length + 0.0 * own)) == 0.1
+    assert _slope_of(*center_halves(length + own, NAN * own)) == 1.0
+    assert _slope_of(*center_halves(0.0 * own, length + own)) == 1.0
 
 
 @pytest.mark.parametrize(("n", "by_rank"), [(48, True), (47, False)])
@@ -371,10 +382,10 @@ def test_what_stages_share() -> None:
         np.log(lengths()),
         np.random.default_rng(5).normal(0.0, 0.2, (1, 3, 6, 10, 2)) * np.ones((2, 1, 1, 1, 1)),
     )
-    assert _compare_stages(_halve(shared)) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert compare_stages(_halve(shared)) == (pytest.approx(1.0), pytest.approx(1.0))
     several = np.array([1.0, 3.0])[:, None, None, None] * _halve(shared)  # one half three times as long with them
-    assert _compare_stages(several)[1] == pytest.approx(1.0)
-    assert _compare_stages(_halve(own)) == pytest.approx((0.0, 0.0), abs=0.25)
+    assert compare_stages(several)[1] == pytest.approx(1.0)
+    assert compare_stages(_halve(own)) == pytest.approx((0.0, 0.0), abs=0.25)
     assert find_microbatches(np.exp(shared[:, :1])).stage_share is None
     assert np.allclose(_share_of_stages(shared, 0.5), 1.0)
     assert np.all(np.asarray(_share_of_stages(own, 1.0)) < 0.3)
