@@ -138,8 +138,13 @@ def _walk(
         for w, (own, start) in enumerate(zip(worlds, starts, strict=True)):
             if i in awaited:
                 moved[w][i] = start
+            is_own = delay is not None and not event.awaits and i not in awaited  # nobody else has these starts
             for node in event.completes:
-                ends[w][node] = ends[0][node] if w == 2 and start is starts[0] else start + own[node]
+                if w == 2 and start is starts[0]:
+                    ends[w][node] = ends[0][node]
+                else:
+                    is_last = is_own and node == event.completes[-1] and start.shape == own[node].shape
+                    ends[w][node] = np.add(start, own[node], out=start if is_last else None)
         for node in () if keep_all else forget:
             for world in ends:
                 world.pop(node, None)
