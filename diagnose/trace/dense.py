@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op, of_types
 from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
-from diagnose.trace.labels import look_up, number_combinations
+from diagnose.trace.labels import count_rows, cut_rows, look_up, number_combinations
 from diagnose.trace.lost_rows import number_by_labels
 from diagnose.trace.placement import find_positions
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
@@ -101,7 +101,7 @@ def lay_out_rows(
 def _count_operations(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list[str]) -> tuple[Rows, RowIndex]:
     """Make sure that there is a `seq_id` of a possible size."""
     n_evidence = int(min(EVIDENCE))
-    of_type = np.bincount(rows.op, minlength=len(Op))[:n_evidence]
+    of_type = count_rows(rows.op, len(Op))[:n_evidence]
     bound = MAX_SEQ_RATIO * -(-int(of_type.max()) // (sizes[0] * sizes[1] * sizes[2])) + SPARE_SEQ
     if rows.seq is not None and rows.seq.min() >= 0 and rows.seq.max() < bound:
         return rows, at
@@ -152,7 +152,9 @@ def _fill(cells: _Cells, column: NDArray[Any]) -> Seconds:
     n_planes, n_steps, n_dp = cells.shape
     of_file = column.dtype if column.dtype.kind == "f" else np.float64
     by_lane = np.full((n_steps, n_dp, n_planes), np.nan, dtype=of_file)
-    by_lane.reshape(-1)[cells.cell] = column
+    flat = by_lane.reshape(-1)
+    for some in cut_rows(len(column)):
+        flat[cells.cell[some]] = column[some]
     values = np.empty((n_planes - 1, n_steps, n_dp))
     for step in range(n_steps):  # one step at a time stays within the cache
         values[:, step] = by_lane[step, :, :-1].T
@@ -199,7 +201,7 @@ def _find_nodes(rows: Rows, at: RowIndex, n_stages: int) -> tuple[NDArray[Any], 
     key += at[2]
     key *= n_seq
     key += rows.seq.astype(np.int32, copy=False)
-    counts = np.bincount(key, minlength=int(min(EVIDENCE)) * n_stages * n_seq)
+    counts = count_rows(key, max(int(key.max()) + 1, int(min(EVIDENCE)) * n_stages * n_seq))
     used = np.flatnonzero(counts[: int(min(EVIDENCE)) * n_stages * n_seq])
     lookup = np.full(len(counts), len(used), dtype=np.int32)
     lookup[used] = np.arange(len(used))

@@ -4,6 +4,7 @@ Enters: a column of whole numbers. Leaves: its distinct values, and which of the
 close together.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,7 @@ def number_labels(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
     if high - low < MAX_LABEL_RANGE:
         # What int32 cannot hold wraps around, twice; the difference is small.
         offset = np.subtract(values, np.asarray(low, values.dtype), dtype=np.int32, casting="unsafe")
-        counts = np.zeros(high - low + 1, dtype=np.int64)
-        for first in range(0, len(offset), CHUNK_ROWS):  # counting widens its input: do so within the cache
-            counts += np.bincount(offset[first : first + CHUNK_ROWS], minlength=len(counts))
+        counts = count_rows(offset, high - low + 1)
         labels = np.flatnonzero(counts)
         if len(labels) == len(counts):
             return labels + low, offset, counts
@@ -42,11 +41,25 @@ def number_labels(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
     return labels.astype(np.int64), index, counts
 
 
+def count_rows(index: NDArray[Any], n: int) -> Ints:
+    """Count the rows of each of n numbers, as `bincount` does."""
+    if n > CHUNK_ROWS:
+        return np.bincount(index, minlength=n)
+    counts = np.zeros(n, dtype=np.int64)
+    for some in cut_rows(len(index)):
+        counts += np.bincount(index[some], minlength=n)
+    return counts
+
+
+def cut_rows(n_rows: int) -> Iterator[slice]:
+    """Cut rows into as many as stay within the cache: numpy widens what counts or indexes before it does anything."""
+    return (slice(first, first + CHUNK_ROWS) for first in range(0, n_rows, CHUNK_ROWS))
+
+
 def look_up(table: NDArray[Any], index: NDArray[Any]) -> NDArray[Any]:
-    """Take a value of a small table for each row: numpy widens the indices first, here within the cache."""
+    """Take a value of a small table for each row."""
     found = np.empty(len(index), table.dtype)
-    for first in range(0, len(index), CHUNK_ROWS):
-        some = slice(first, first + CHUNK_ROWS)
+    for some in cut_rows(len(index)):
         found[some] = table.take(index[some])
     return found
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.trace import Ints
-from diagnose.trace.labels import MAX_LABEL_RANGE, number_labels
+from diagnose.trace.labels import MAX_LABEL_RANGE, cut_rows, number_labels
 from diagnose.trace.rows import GridSizes, RowIndex, Rows
 
 
@@ -73,7 +73,8 @@ def _group_of_ranks(rank: NDArray[np.generic], at: RowIndex, sizes: GridSizes) -
     low, high = int(rank.min()), int(rank.max())
     if high - low < MAX_LABEL_RANGE:
         there = np.zeros(high - low + 1, dtype=np.bool_)
-        there[rank - low] = True
+        for some in cut_rows(len(rank)):
+            there[rank[some] - low] = True
         if np.count_nonzero(there) <= n_workers:  # as nearly always: no need to number them
             return None
     ranks, index, _ = number_labels(rank)
