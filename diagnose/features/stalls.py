@@ -141,7 +141,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
     found["collection.close_pairs"] = _close_pairs(breakdown, StallKind.COLLECTION)
     found["input.silent_share"] = _silent_share(breakdown, evidence)
-    found["input.collected_doubt"] = Feature(_doubt_loaders(breakdown, evidence))
+    found["input.collected_doubt"] = _doubt_loaders(breakdown, evidence)
     found["collection.silent_share"] = _silent_collections(breakdown, evidence)
     found["collection.lone_doubt"] = _doubt_collections(breakdown)
     found["collection.between_share"] = _share_between(breakdown, StallKind.COLLECTION)
@@ -254,27 +254,27 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:
     return Feature(float(silent_s[seen].sum() / all_s.sum()))
 
 
-def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> float:
+def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> Feature:
     """Say how probable it is that waits before the first forwards of steps are collections: those of real jobs are mostly there.
 
     What a step made is garbage at its end. A loader is late in most steps, or for all; a collector fills up again first.
     """
-    if (evidence.op == Op.GC).any():  # who records collections records all of them
-        return 0.0
     waits = _Waits.of(breakdown)
     waited_s = _waited_by_worker(breakdown, waits)  # (n_stages, n_steps, n_dp)
     first_s = _add_chunks(waits.seconds[:, :, 0], len(waited_s)).sum(axis=0)
     start_s, told = _starts_of(breakdown, StallKind.INPUT)
     if start_s is not None:
         waited_s, first_s = waited_s + start_s, first_s + start_s
-    if not waited_s.any() or first_s.sum() < FIRST_SHARE * waited_s.sum():
-        return 0.0
-    if waits.told.any() or (told is not None and told.any()):
-        return 0.0
+    if not waited_s.any():
+        return Feature.missing("no compute stalls in that way, and nobody waits for input")
+    is_told = waits.told.any() or (told is not None and told.any())
+    # Who records collections records all of them.
+    if is_told or (evidence.op == Op.GC).any() or first_s.sum() < FIRST_SHARE * waited_s.sum():
+        return Feature(0.0)
     hits = waited_s > _least_length(waited_s)
     often, at_once = hits.mean(axis=1), hits.sum(axis=(0, 2))
     seldom = bool((often[often > 0] <= SELDOM_SHARE).all()) and float(np.median(at_once[at_once > 0])) <= 1.0
-    return COLLECTED_CHANCE if seldom and not _are_on_few(waited_s, waited_s.sum(axis=1)) else 0.0
+    return Feature(COLLECTED_CHANCE if seldom and not _are_on_few(waited_s, waited_s.sum(axis=1)) else 0.0)
 
 
 def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:
