@@ -6,7 +6,9 @@ The recorder writes new steps behind those before: in memory are steps that nobo
 group at most. In what order anybody else writes rows is not known: of such a file all groups that have new steps are read again.
 """
 
+import bisect
 import dataclasses
+import itertools
 import json
 import os
 import stat
@@ -92,8 +94,11 @@ class GrowingTrace:
         self.has_restarted = False
         self.is_outdated = False
         self._stamp: tuple[int, int, int] | None = None
-        self._footer: Any = None
+        #: Rows up to the end of each row group, its last step, and the columns that are read as dictionaries: the footer itself
+        #: takes 15 kB a row group.
+        self._ends: list[int] | None = None
         self._lasts: list[int] = []
+        self._strings: list[str] = []
         self._metadata: dict[bytes, bytes] = {}
         self._n_read = 0
         self._pending: list[pa.Table] = []
@@ -117,15 +122,18 @@ class GrowingTrace:
                 metadata = footer.metadata or {}
                 job = json.loads(metadata.get(JOB_KEY.encode(), b"{}"))
                 job = job if isinstance(job, dict) else {}
-                is_another = self._footer is not None and job.get("started_at") != self.job.get("started_at")
-                is_shorter = self._footer is not None and footer.num_rows < self._n_read
+                is_another = self._ends is not None and job.get("started_at") != self.job.get("started_at")
+                is_shorter = self._ends is not None and footer.num_rows < self._n_read
                 goes_on = RECORDER_KEY in metadata and not is_another and not is_shorter
                 lasts = _read_lasts(file, self._lasts[:-1] if goes_on else [])
+                groups = map(footer.row_group, range(footer.num_row_groups))
+                ends = list(itertools.accumulate(group.num_rows for group in groups))
+                strings = strings_in(footer)
         except (*UNREADABLE, OSError, ValueError, RecursionError):  # half-written, or no trace: it is looked at again
             self.is_there = False
             return False
-        self._stamp, self._footer, self._metadata, self.job = stamp, footer, metadata, job
-        self.is_there, self._lasts = True, lasts
+        self._stamp, self._metadata, self.job, self.is_there = stamp, metadata, job, True
+        self._ends, self._lasts, self._strings = ends, lasts, strings
         self.last_step = self._find_last()
         self.has_restarted = is_another or (is_shorter and "started_at" not in job and self.last_step < self.mark)
         if self.has_restarted or is_shorter or not self._appends:
@@ -136,6 +144,11 @@ class GrowingTrace:
     def is_finished(self) -> bool:
         """True where the job has said that it ended."""
         return "finished_at" in self.job
+
+    @property
+    def _n_rows(self) -> int:
+        """Rows of the file when it was looked at."""
+        return self._ends[-1] if self._ends else 0
 
     @property
     def _appends(self) -> bool:
@@ -166,7 +179,7 @@ class GrowingTrace:
     def skip_all(self) -> None:
         """Take what the file has now for nothing: it is of an earlier attempt."""
         self._pending = []
-        self._n_read = 0 if self._footer is None else int(self._footer.num_rows)
+        self._n_read = self._n_rows
         self.last_step = NO_STEP
 
     def steps(self, n_steps: int) -> Ints:
@@ -215,20 +228,15 @@ class GrowingTrace:
 
     def _read_group(self) -> bool:
         """Read the next row group that has new rows; False where there is none, or it cannot be read now."""
-        first = 0
-        for group in range(self._footer.num_row_groups if self._footer is not None else 0):
-            n_rows = self._footer.row_group(group).num_rows
-            if first + n_rows > self._n_read:
-                break
-            first += n_rows
-        else:
+        ends = self._ends or []
+        group = bisect.bisect_right(ends, self._n_read)
+        if group == len(ends):
             return False
+        first = ends[group - 1] if group else 0
         if self._lasts[group] > self.mark:
             try:
-                with pq.ParquetFile(
-                    self.path, read_dictionary=strings_in(self._footer), page_checksum_verification=False
-                ) as file:
-                    if file.metadata.num_rows != self._footer.num_rows:
+                with pq.ParquetFile(self.path, read_dictionary=self._strings, page_checksum_verification=False) as file:
+                    if file.metadata.num_rows != self._n_rows:
                         self.is_outdated = True
                         return False
                     table = _read_from(file, group, self._n_read - first)
@@ -238,7 +246,7 @@ class GrowingTrace:
             table = _keep(table, _steps_of(table) > self.mark)
             if len(table):
                 self._pending.append(table)
-        self._n_read = first + n_rows
+        self._n_read = ends[group]
         return True
 
     def _has_changed(self) -> bool:
