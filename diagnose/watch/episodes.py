@@ -64,8 +64,8 @@ class Course(Struct, frozen=True, kw_only=True):
     told : Told
     levels : tuple of (int, float)
         The last windows that had it, and the seconds of a step in them.
-    causes : tuple of str
-        What the last windows that had it call it.
+    called : tuple of (str, Where)
+        What the last windows that had it call it, and where they place it.
     """
 
     episode: Episode
@@ -82,7 +82,7 @@ class Course(Struct, frozen=True, kw_only=True):
     grown_s: tuple[float, ...] = ()
     told: Told
     levels: tuple[tuple[int, float], ...] = ()
-    causes: tuple[str, ...] = ()
+    called: tuple[tuple[str, Where], ...] = ()
 
     @property
     def is_open(self) -> bool:

@@ -23,6 +23,8 @@ from diagnose.watch.same import (
     counts,
     has_no_name,
     has_risen,
+    is_everywhere,
+    join,
     list_rivals,
     may_share,
     take_same,
@@ -103,9 +105,13 @@ def _has_no_name(course: Course) -> bool:
 
 
 def _take(left: list[Found], course: Course, most: float) -> Found | None:
-    """Take what an episode is in a window out of what was found there."""
+    """Take what an episode is in a window out of what was found there.
+
+    Of a fault of several places a window may show one, and the next one another.
+    """
     old = course.episode
-    return take_same(left, old.cause, old.where, min(old.gain, most), old.or_else)
+    where = old.where if is_everywhere(old.where) else join((old.where, *(where for _, where in course.called)))
+    return take_same(left, old.cause, where, min(old.gain, most), old.or_else)
 
 
 def _most_lost(window: Window, usual_s: float | None) -> float:
@@ -121,8 +127,8 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
     is_much = here.lasting_gain >= max(GROWN_RATIO * course.told_gain, course.told_gain + GROWN_GAIN)
     n_grown = course.n_grown + 1 if is_much else 0
     has_grown = n_grown >= N_GROWN
-    causes = (*course.causes, here.cause.cause)[-LEVEL_WINDOWS:]
-    is_most = 2 * causes.count(here.cause.cause) > len(causes)
+    called = (*course.called, (here.cause.cause, here.cause.where))[-LEVEL_WINDOWS:]
+    is_most = 2 * sum(name == here.cause.cause for name, _ in called) > len(called)
     is_named = old.cause == here.cause.cause or (old.cause == UNKNOWN and is_most)
     named = here.cause if is_named else course.particulars
     episode = replace(
@@ -150,7 +156,7 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
         told_gain=here.lasting_gain if has_grown else course.told_gain,
         grown_s=(*course.grown_s, told_s) if has_grown else course.grown_s,
         levels=add_level(course.levels, window),
-        causes=causes,
+        called=called,
     )
 
 

@@ -3,7 +3,7 @@
 Enters: causes and places. Leaves: yes or no.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from diagnose.model.cause import KeptCause
@@ -85,6 +85,17 @@ def _is_renamed(cause: str, where: Where, gain: float, found: Found, or_else: Co
     shares_place = not spots.isdisjoint(others)
     is_as_likely = found.cause.cause in or_else or any(other.cause == cause for other in found.cause.alternatives)
     return (is_as_likely and (shares_place or not spots)) or (shares_place and UNKNOWN in (cause, found.cause.cause))
+
+
+def is_everywhere(where: Where) -> bool:
+    """Say whether a fault is spread over the job: no place is named."""
+    return not _spots(where)
+
+
+def join(places: Iterable[Where]) -> Where:
+    """Make one place of several."""
+    known = list(places)
+    return Where(*(tuple({x: None for one in known for x in getattr(one, field)}) for field in Where.__struct_fields__))
 
 
 def may_share(a: Where, b: Where) -> bool:

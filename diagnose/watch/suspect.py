@@ -165,7 +165,7 @@ def _open(found: Found, sightings: Sequence[Sighting], window: Window, told_s: f
         told_gain=found.lasting_gain,
         told=Told(cause.cause, cause.severity, cause.who),
         levels=add_level((), window),
-        causes=(cause.cause,),
+        called=((cause.cause, cause.where),),
         gone_step=found.recovered_step,
     )
 

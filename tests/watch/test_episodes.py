@@ -150,6 +150,18 @@ def test_another_worker_is_another_episode():
     assert [one.recovered_step for one in after[-1].list_all()] == [None, 140]
 
 
+def test_a_fault_of_two_workers_is_one_episode_where_windows_show_one_of_them():
+    """GIVEN stalls of two workers, of which windows show both, then one, then for long the other, THEN they are one episode."""
+    both = found(0)
+    both = replace(both, cause=replace(both.cause, where=Where(workers=(Worker(2, 0), Worker(1, 0)))))
+    seen = {10: [both], 11: [both], 12: [found(12, dp=2)]} | {n: [found(n, dp=1)] for n in range(13, 20)}
+    [course] = follow_steps(seen, [1.0] * 10 + [1.25] * 10)[-1].open
+    assert (course.n_here, course.longest_gap) == (10, 0)
+    # A place that none of the last windows had is another fault.
+    other = follow_steps(seen | {n: [found(n, dp=3)] for n in range(13, 20)}, [1.0] * 10 + [1.25] * 10)[-1]
+    assert [one.where.workers[0].dp for one in other.list_all()] == [3, 2]
+
+
 def test_time_without_a_name_beside_a_fault_is_no_fault_of_its_own():
     """GIVEN a fault, and pauses elsewhere that nothing explains since the same window, THEN the fault alone is told."""
     rest = found(0, dp=3)
