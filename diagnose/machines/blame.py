@@ -5,16 +5,17 @@ Enters: deviations, events, what the job did, rules. Leaves: `Suspect`s, and tho
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
 
-from diagnose.machines.deviate import Deviation, Direction
-from diagnose.machines.grid import Grid
+from diagnose.machines.deviate import SCALES, Deviation, Direction
+from diagnose.machines.grid import Floats, Grid
 from diagnose.machines.job import Course, Slowing
 from diagnose.machines.rules import Evidence, MachineRule, Wanted
 from diagnose.model.machines import JobState
+from diagnose.numerics.robust import nan_median
 
 #: Deviations of one machine count together: the root of the sum of their squares, one a family of metrics. From so many standard
 #: deviations on it is no chance among thousands of machines times tens of metrics times moments, whose tails are heavier than
@@ -55,9 +56,8 @@ MOST_SHARE, MOST = 0.25, 8
 #: Pauses that so many others send since the same time, to within half as many, are congestion; in a job that was slowed
 #: then it takes half a rack.
 TOGETHER_S, ABOUT, MIN_CONGESTED = 60.0, 0.2, (2, 4)
-#: What is caught comes so many seconds later, at least; of pauses there are fewer, in decades. Samples so far apart tell no
-#: order.
-LATER_BY_S, FEWER, LONG_S = 3.0, 0.2, 5.0
+#: What is caught comes so many seconds later, at least; of pauses there are fewer, in decades.
+LATER_BY_S, FEWER = 3.0, 0.2
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def blame(
     if any(one.telling for one in found):  # which explains it: chance is no second fault
         found = [one for one in found if one.telling or one.strength >= SURE]
     suspects, affected = _part(found, grid)
-    congested = [one for one in suspects if _is_congestion(one, evidence, state, grid)]
+    congested = [one for one in suspects if _is_congestion(one, state, grid)]
     suspects = [one for one in suspects if one not in congested]
     affected += [one.host for one in congested]
     most = max(1, min(MOST, int(MOST_SHARE * len(grid.hosts))))
@@ -222,7 +222,7 @@ def _part(found: Sequence[Suspect], grid: Grid) -> tuple[list[Suspect], list[int
     return suspects, affected
 
 
-def _is_congestion(one: Suspect, evidence: Mapping[int, Sequence[Evidence]], state: JobState, grid: Grid) -> bool:
+def _is_congestion(one: Suspect, state: JobState, grid: Grid) -> bool:
     """Say whether a machine only sends pauses, and others about as many since then: no machine but their switch is congested."""
     by_family = _by_family(one)
     own = by_family.get("net_pfc_sent")
@@ -233,17 +233,16 @@ def _is_congestion(one: Suspect, evidence: Mapping[int, Sequence[Evidence]], sta
     together = {family for family, e in by_family.items() if abs(e.since_s - own.since_s) <= around_s}
     if together - FOLLOWS != {"net_pfc_sent"}:
         return False
-    others = [
-        e
-        for host, its in evidence.items()
-        for e in its
-        if host != one.host
-        and e.metric == "net_pfc_sent"
-        and e.change == "rises"
-        and abs(e.since_s - own.since_s) <= around_s
-    ]
-    near = [e for e in others if e.effect > own.effect - ABOUT]
-    return len(near) >= MIN_CONGESTED[state == "slowed"]
+    rise = _rises_since(grid, own.since_s)
+    return int((rise > rise[one.host] - ABOUT).sum()) - 1 >= MIN_CONGESTED[state == "slowed"]
+
+
+def _rises_since(grid: Grid, since_s: float) -> Floats:
+    """Say by how many decades each machine sends more pauses since then: a switch has machines of several roles."""
+    at = round((since_s - grid.from_s) / grid.bin_s)
+    decades = np.log10(1.0 + np.maximum(grid.levels["net_pfc_sent"].values, 0.0) / SCALES["net_pfc_sent"].reference)
+    rises = nan_median(decades[:, :, at:], axis=2) - nan_median(decades[:, :, :at], axis=2)
+    return np.asarray(np.max(np.nan_to_num(rises, nan=-np.inf), axis=1))  # of several ports the one that does most
 
 
 def _caught_from(one: Suspect, other: Suspect, grid: Grid) -> bool:
@@ -254,14 +253,14 @@ def _caught_from(one: Suspect, other: Suspect, grid: Grid) -> bool:
         return False
     if "gpu" in shown and own["gpu"].change != "falls":  # who does more than its peers is waited for
         return False
-    if "net_pfc_sent" in shown and theirs["net_pfc_sent"].effect < own["net_pfc_sent"].effect + FEWER:
+    if "net_pfc_sent" in shown and theirs["net_pfc_sent"].value < own["net_pfc_sent"].value * 10.0**FEWER:
         return False
     first = max(shown, key=lambda family: own[family].score)
     later_s = own[first].since_s - theirs[first].since_s
-    has_more = other.telling or bool(theirs.keys() - SPREADS - FOLLOWS)
-    # Where samples are too far apart to say who was first, it is who shows more.
+    # Where nobody can say who was first, it is who shows more.
+    has_more = other.telling or "net_pfc_sent" in shown or bool(theirs.keys() - SPREADS - FOLLOWS)
     return later_s > max(LATER_BY_S, 0.5 * grid.interval_s) or (
-        has_more and grid.interval_s > LONG_S and later_s > -grid.interval_s
+        has_more and later_s > -max(LATER_BY_S, grid.interval_s)
     )
 
 

@@ -105,9 +105,16 @@ def _judge(grid: Grid, name: str, work: Floats, share: float) -> Course:
         return Course("running", name, work, ~works, began, n, n)
     stopped = last + 1
     ended = _find_end(grid, stopped)
-    # Processes that all end at once are no fault of a machine.
-    state: JobState = "ended" if (ended - stopped) * grid.bin_s < STOPPED_S / 3 else "stopped"
+    # Processes that all end at once, or after a last save, are no fault of a machine; GPUs that wait for one are busy.
+    is_short = (ended - stopped) * grid.bin_s < STOPPED_S / 3
+    state: JobState = "ended" if is_short or (ended < n and not _is_busy(grid, stopped, ended)) else "stopped"
     return Course(state, name, work, ~works, began, stopped, ended)
+
+
+def _is_busy(grid: Grid, first: int, last: int) -> bool:
+    """Say whether most GPUs are busy in some bins; without a metric that says it they may be."""
+    level = grid.levels.get("gpu_utilization")
+    return level is None or not float(nan_median(level.values[:, :, first:last], axis=(0, 1, 2))) < BUSY
 
 
 def _find_end(grid: Grid, stopped: int) -> int:
@@ -136,6 +143,8 @@ class Slowing:
 SLOWER, SURELY = 0.05, 5.0
 #: Seconds that are averaged over to measure how much the work of a steady job varies, and the least that is taken for it.
 BLOCK_S, LEAST_SCATTER = 60.0, 0.005
+#: Where nearly all of them hold idle bins it is not for saves, which leave some even where one of a minute comes every two.
+NOT_SAVES: Final = 0.95
 #: Seconds before and after, at least: in less than three and a half minutes one save looks like a slower job.
 BEFORE_S, AFTER_S = 120.0, 210.0
 
@@ -149,12 +158,13 @@ def find_slowing(course: Course, bin_s: float) -> Slowing | None:
         return None
     work = np.where(known, work, np.median(work[known]))
     # Means of a minute hold whole steps; those with bins in which nobody works, as in a save, say nothing of the pace. Where most
-    # have such bins steps are like that; then medians leave out what is rare.
+    # have such bins steps are like that, be it only since they are slow; then medians leave out what is rare.
     width = max(1, round(BLOCK_S / bin_s))
     smooth = np.convolve(work, np.ones(width) / width, mode="valid")
     is_idle = np.convolve(course.idle[course.began : course.stopped], np.ones(width), mode="valid") > 0
+    is_rare = np.convolve(is_idle, np.ones(n_after) / n_after, mode="same") < NOT_SAVES
     if 2 * is_idle.sum() < len(is_idle):
-        smooth[is_idle] = np.nan
+        smooth[is_idle & is_rare] = np.nan
 
     def part(place: int) -> tuple[Floats, Floats]:
         before, after = smooth[: place - width + 1], smooth[place:]

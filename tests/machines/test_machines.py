@@ -191,6 +191,90 @@ def test_a_congested_rack_is_no_fault_of_one_of_its_machines():
     assert not found.machines and {"n0", "n1", "n2", "n3"} <= set(found.affected)
 
 
+def test_a_congested_rack_of_machines_of_two_roles_is_no_fault_of_the_few():
+    """GIVEN a rack with all machines of one role and two of another, THEN the two are not named."""
+    found = find_machines(
+        _cluster(
+            16,
+            gpu_tensor_active=lambda _, t: np.full(len(t), 0.5),
+            gpu_memory_used_bytes=lambda h, t: np.full(len(t), 6e10 if h < 6 else 7e10),
+            net_pfc_sent=lambda h, t: t * 100.0 + np.where((t >= 500) & (h < 8), (t - 500) * 3000.0, 0.0),
+        )
+    )
+    assert len(found.roles) == 2
+    assert not found.machines and set(found.affected) == {"n6", "n7"}
+
+
+def test_of_machines_that_send_pauses_the_one_that_sends_most_is_named():
+    """GIVEN pauses a hundred times as many as before at one machine, and a third of that at another, THEN the first is named."""
+    more = {3: 30000.0, 5: 9000.0}
+    found = find_machines(
+        _cluster(
+            16,
+            gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.4),
+            net_pfc_sent=lambda h, t: t * 100.0 + np.where(t >= 500, (t - 500) * more.get(h, 0.0), 0.0),
+        )
+    )
+    assert [machine.host for machine in found.machines] == ["n3"] and found.affected == ("n5",)
+
+
+def test_whose_gpus_alone_fall_idle_in_the_same_moment_is_no_culprit():
+    """GIVEN a machine whose process is gone, and two whose GPUs fall idle as it goes, THEN the first is named; alone both are."""
+
+    def cluster(*, with_first):
+        idle = (2, 3, 4) if with_first else (3, 4)
+        return _cluster(
+            16,
+            gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+            gpu_utilization=lambda h, t: np.where((t >= 500) & (h in idle), 0.0, 1.0),
+            cpu_used=lambda h, t: np.where((t >= 500) & (h == 2) & with_first, 0.01, 0.2),
+        )
+
+    found = find_machines(cluster(with_first=True))
+    assert [machine.host for machine in found.machines] == ["n2"] and set(found.affected) == {"n3", "n4"}
+    assert [machine.host for machine in find_machines(cluster(with_first=False)).machines] == ["n3", "n4"]
+
+
+def test_a_job_that_ends_with_a_save_was_stopped_by_nobody():
+    """GIVEN processes that end after they saved for a minute, THEN who sends pauses is not named; if GPUs waited it is."""
+
+    def cluster(busy):
+        return _cluster(
+            gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+            gpu_utilization=lambda _, t: np.where(t < 500, 0.98, np.where(t < 560, busy, 0.0)),
+            net_pfc_sent=lambda h, t: t * 100.0 + np.where((t >= 480) & (h == 2), (t - 480) * 9000.0, 0.0),
+        )
+
+    saved, waited = find_machines(cluster(0.25)), find_machines(cluster(1.0))
+    assert (saved.job.state, saved.verdict) == ("ended", "sound")
+    assert waited.job.state == "stopped" and [machine.host for machine in waited.machines] == ["n2"]
+
+
+def test_who_is_silent_when_a_job_ends_was_waited_for_by_nobody():
+    """GIVEN processes that end at once, and a machine that is silent since some seconds before, THEN it is not named."""
+    telemetry = _cluster(
+        gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+        gpu_utilization=lambda _, t: np.where(t < 500, 0.98, 0.0),
+    )
+    cut = tuple(
+        dataclasses.replace(one, times=one.times[:94], values=one.values[:94]) if one.host == "n3" else one
+        for one in telemetry.series
+    )
+    found = find_machines(dataclasses.replace(telemetry, series=cut))
+    assert (found.job.state, found.machines) == ("ended", ())
+
+
+def test_waiting_in_each_step_is_no_save():
+    """GIVEN a job that does less since bin 48 as all wait ten seconds in each step of thirty, THEN it is slower since then."""
+    at = np.arange(90)
+    work = np.where((at >= 48) & (at % 3 == 0), 0.02, 0.8) + 0.05 * np.random.default_rng(3).standard_normal(90)
+    slowing = find_slowing(Course("running", "gpu_tensor_active", work, work < 0.12, 0, 90, 90), 10.0)
+    assert slowing is not None and abs(slowing.since - 48) <= 6
+    # A save of twenty seconds every two minutes and a half, which began later than the job, is one.
+    work = np.where((at >= 30) & (at % 15 < 2), 0.0, 0.8) + 0.05 * np.random.default_rng(3).standard_normal(90)
+    assert find_slowing(Course("running", "gpu_tensor_active", work, work < 0.12, 0, 90, 90), 10.0) is None
+
+
 def test_a_save_does_not_hide_since_when_a_job_is_slower():
     """GIVEN a job that is slower from bin 30 on, and saved for 40 s two minutes before, THEN it is slower since bin 30."""
     work = np.where(np.arange(90) < 30, 0.94, 0.72) + 0.08 * np.random.default_rng(3).standard_normal(90)
