@@ -4,7 +4,6 @@ Enters: a `Grid`. Leaves: `Evidence`.
 """
 
 from collections.abc import Iterable
-from typing import Final
 
 import numpy as np
 
@@ -15,8 +14,9 @@ from diagnose.model.telemetry import Series
 
 #: A machine is silent when nothing came for so many seconds, and so many intervals.
 SILENT_S, SILENT_INTERVALS = 60.0, 3.0
-#: A counter that grows says something where it grows so many times as fast as that of nine of ten peers.
-FASTER: Final = 10.0
+#: A counter that grows says something where it grows so many times as fast as that of three of four peers: what more of them have
+#: is no fault of a machine.
+FASTER, PEERS = 10.0, 0.75
 
 
 def list_events(grid: Grid) -> list[Evidence]:
@@ -37,7 +37,7 @@ def _list_moves(series: list[Series], moving: list[Series], number: dict[str, in
     metric = series[0].metric
     if metric.kind == "counter":
         growth = np.array([_growth(one) for one in series])
-        usual = float(np.quantile(growth, 0.9)) if len(series) > 4 else 0.0
+        usual = float(np.quantile(growth, PEERS)) if len(series) > 4 else 0.0
         for one, grown in zip(series, growth.tolist(), strict=True):
             if grown > FASTER * usual and grown > 0:
                 first = int(np.flatnonzero(np.diff(one.values))[0]) + 1

@@ -227,7 +227,7 @@ def _word(one: Evidence) -> str:
     a_second = "/s" if metric.kind == "counter" and one.score else ""
     value, peers = (_number(number, metric.unit) + a_second for number in (one.value, one.peers))
     if one.change == "grows":
-        return f"{what}: {value} more; nine in ten peers have at most {peers} more"
+        return f"{what}: {value} more; three in four peers have at most {peers} more"
     return f"{what}: {value}; its peers have {peers}" if one.score else f"{what}: {value}; {peers} before"
 
 

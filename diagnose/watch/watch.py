@@ -39,7 +39,7 @@ TELL_ALL_S = 6 * 3600.0
 SHOWN_S, MISSED_S = 86_400.0, 7 * 86_400.0
 #: Windows after which memory goes back that nothing uses: by itself a process of ours looks for garbage seldom, and keeps what it
 #: frees (`diagnose.heap`).
-GARBAGE_WINDOWS = 64
+GARBAGE_WINDOWS = 16
 #: Looking may take this part of the time: where it takes longer, it is done less often.
 LOOK_SHARE = 0.005
 

@@ -350,6 +350,21 @@ def test_machines_of_another_job_are_not_compared(n_other, ends):
     assert [machine.host for machine in faulty.machines] == ["n20"]
 
 
+@pytest.mark.parametrize(("n_machines", "faulty"), [(6, {2}), (16, {2, 9})])
+def test_a_counter_that_grows_on_few_of_few_machines(n_machines, faulty):
+    """Errors of one of six machines, or of two of sixteen, are theirs; of half of them they are nobody's."""
+
+    def cluster(hosts):
+        return _cluster(
+            n_machines,
+            gpu_tensor_active=lambda _, t: np.full(len(t), 0.5),
+            gpu_ecc_uncorrected=lambda h, t: np.where((t > 500) & (h in hosts), 8.0, 0.0),
+        )
+
+    assert {machine.host for machine in find_machines(cluster(faulty)).machines} == {f"n{host}" for host in faulty}
+    assert not find_machines(cluster(range(0, n_machines, 2))).machines
+
+
 def test_half_of_the_machines_are_no_machines():
     """Where many change together it is what they share."""
     found = find_machines(
