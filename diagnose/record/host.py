@@ -113,15 +113,11 @@ def describe_loader(source: Any) -> dict[str, Any]:
 
 
 def _hook_evaluation(hooks: Hooks, log: Log) -> None:
-    """Note which model is put into evaluation; one without anything to train (a teacher) never leaves it."""
+    """Note which models are put into evaluation."""
     import torch
 
-    def before(module: Any) -> None:
-        if any(parameter.requires_grad for parameter in module.parameters()):
-            log.evaluated = weakref.ref(module)
-
     log.is_grad_enabled = torch.is_grad_enabled
-    hooks.around(torch.nn.Module, "eval", log.always, before)
+    hooks.around(torch.nn.Module, "eval", log.always, log.note_evaluated)
 
 
 def _hook_saving(hooks: Hooks, log: Log) -> None:

@@ -126,6 +126,16 @@ def merge(parts: list[StepLog]) -> StepLog:
     return whole
 
 
+def is_in_evaluation(model: Any) -> bool:
+    """True where neither a model nor what it wraps is in training mode: frameworks switch back without telling the wrapper."""
+    while not model.training:
+        inner = list(model.children())
+        if len(inner) != 1:
+            return not any(one.training for one in inner)
+        model = inner[0]
+    return False
+
+
 class Log:
     """The step that runs now."""
 
@@ -154,8 +164,10 @@ class Log:
         self.saving_depth = 0
         #: How many operations that the job has named (an evaluation, a save) run now, one within another.
         self.named_depth = 0
-        #: The model that was last put into evaluation, and the loader's iterator that the training reads from.
-        self.evaluated: Callable[[], Any] = lambda: None
+        #: The models that were put into evaluation, and those that were still in it at a backward, so that it says nothing.
+        self.evaluated: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.left_in_evaluation: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: The loader's iterator that the training reads from.
         self.training_input: Callable[[], Any] = lambda: None
         #: The evaluation that runs: when it began, and when something of it was seen last, by the host's counter.
         self.evaluation: tuple[int, int] | None = None
@@ -199,12 +211,30 @@ class Log:
         """True where no gradients are computed, or a batch is read from a new source for a model that is in evaluation."""
         if not self.is_grad_enabled():
             return True
-        model = self.evaluated()
-        return model is not None and not model.training and (source is None or self.training_input() is not source)
+        return (
+            bool(self.evaluated)
+            and (source is None or self.training_input() is not source)
+            and any(map(is_in_evaluation, self.evaluated))
+        )
+
+    def note_evaluated(self, model: Any) -> None:
+        """Note that a model is put into evaluation; one without anything to train (a teacher) never leaves it."""
+        if self.is_outside() or model in self.left_in_evaluation:
+            return
+        if any(parameter.requires_grad for parameter in model.parameters()):
+            self.evaluated.add(model)
+
+    def trains(self) -> None:
+        """Note a backward: what is in evaluation nevertheless (frozen layers, a second model, all that is tuned) tells nothing."""
+        left = [model for model in self.evaluated if is_in_evaluation(model)]
+        self.evaluated.clear()
+        if left:
+            self.left_in_evaluation.update(left)
+            self.evaluation = None
 
     def note_evaluation(self) -> None:
-        """Note that something of an evaluation begins or ends now."""
-        if self.step is not None and not self.is_outside():
+        """Note that something of an evaluation begins or ends now; within a compute (a teacher's forward) it is part of that."""
+        if self.step is not None and self.current is None and not self.is_outside():
             now = time.perf_counter_ns()
             self.evaluation = (now if self.evaluation is None else self.evaluation[0]), now
 
@@ -253,6 +283,8 @@ class Log:
     def begin(self, op: Op, microbatch: int, virtual: int = 0, mark: Mark | None = None) -> Compute:
         """Begin a compute, now or at a mark."""
         assert self.step is not None
+        if op == Op.BACKWARD and self.evaluated:
+            self.trains()
         if self.evaluation is not None:
             self.end_evaluation()
         compute = Compute(op, microbatch, virtual, self.clock.now() if mark is None else mark)

@@ -500,8 +500,10 @@ class Recorder:
         if optype not in BY_NAME:
             raise ValueError(f"operation type {optype!r}; expected one of {', '.join(BY_NAME)}")
         op, log = BY_NAME[optype], self._log
-        if op in (Op.FORWARD, Op.BACKWARD, Op.WEIGHT, Op.DATA_LOAD):
+        if op in (Op.FORWARD, Op.DATA_LOAD):
             self._steps.work_begins()
+        if op in (Op.BACKWARD, Op.WEIGHT):
+            self._steps.training_begins()
         if op in EVIDENCE:
             return log.begin_named(op)
         if op == Op.OPTIMIZER:

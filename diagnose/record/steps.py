@@ -142,9 +142,9 @@ class Steps:
             self._begin_next()
 
     def schedule_begins(self, schedule: Any, *_args: Any, **_kwargs: Any) -> None:
-        """Begin the next step with a pipeline's schedule, unless it evaluates."""
+        """Begin the next step with a pipeline's schedule, unless it evaluates, whatever mode its model is in."""
         if schedule._has_backward:  # noqa: SLF001
-            self.work_begins()
+            self.training_begins()
 
     def _begin_next(self) -> None:
         if self._n_parts:
@@ -348,7 +348,7 @@ def hook_steps(hooks: Hooks, log: Log, steps: Steps) -> None:
 
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", between, steps.batch_is_asked_for)  # noqa: SLF001
     hooks.around(torch.nn.parallel.DistributedDataParallel, "forward", between, steps.work_begins)
-    hooks.around(torch.autograd, "backward", between, steps.work_begins)
+    hooks.around(torch.autograd, "backward", between, steps.training_begins)
     from torch.distributed.fsdp import _runtime_utils
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
