@@ -20,6 +20,8 @@ READS_AS = {
     "sequence.other_doubt": "how probable it is that no documents are long: what microbatches differ by, their ranks have in one "
     "step and the next, or there is one stage, and forward and backward of a microbatch are no more alike than a busy host makes "
     "neighbours; misleads where a rank has long documents for many steps",
+    "sequence.worker_doubt": "how probable it is that ranks that are taken for those with longer documents are slow by themselves: "
+    "these documents are longer all the time, so that nothing tells what they cost; misleads never",
     "sequence.one_stage": "1 with one pipeline stage, else 0; misleads never",
     "sequence.tokens_fit": "part of the variation of the forwards that tokens and their squares explain (R squared); 1 all: the "
     "documents; misleads when all microbatches are alike, as noise is left",
@@ -41,6 +43,8 @@ BUSY_ALIKE, DOCUMENTS_ALIKE, BUSY_CHANCE = 0.7, 0.8, TOSS_UP
 #: ... where a backward is like the forward after it by so much of what it is like its own: 0.7 to 1.1 on real busy hosts, up to
 #: 0.15 with real documents, unless they are sorted.
 NEXT_LEAST, NEXT_ALIKE = 0.25, 0.5
+#: Who is slow and who has longer documents, both all the time, are mostly the same because documents cost time.
+WORKER_CHANCE = 0.3
 #: The tail of the lengths: one microbatch in a hundred is longer.
 TAIL_QUANTILE = 0.99
 
@@ -61,6 +65,7 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
             Feature.missing("there is one stage") if breakdown.stage_share is None else Feature(breakdown.stage_share)
         ),
         "sequence.other_doubt": _doubt(breakdown),
+        "sequence.worker_doubt": Feature(WORKER_CHANCE if np.any(breakdown.microbatch_told != 1.0) else 0.0),
         "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
         "sequence.tokens_fit": fit_tokens(breakdown, trace),
         "sequence.slow_steps": _explain_steps(breakdown, trace),

@@ -93,7 +93,8 @@ def implied_cost(breakdown: Breakdown) -> Seconds:
     is to be drawn back to the middle for what it owes to chance. (Removing the component keeps the spread instead, which would
     cut the longest microbatches short here: they move, they do not go.)
     """
-    return np.asarray(breakdown.microbatch_ratio ** (1.0 - breakdown.microbatch_ordinary**2))
+    told = breakdown.microbatch_told
+    return np.asarray(told * (breakdown.microbatch_ratio / told) ** (1.0 - breakdown.microbatch_ordinary**2))
 
 
 def read_lengths(analysis: Analysis) -> Lengths | None:

@@ -33,9 +33,10 @@ OF_SLOWEST = ("worker.ratio", "worker.forward_ratio", "worker.backward_ratio")
 def list_evidence(
     analysis: Analysis, judgement: Judgement, benefit: Benefit, prediction: Prediction | None
 ) -> Iterator[EvidenceItem]:
-    """List conditions, those that fail, members, doubts, single stalls, change points and the classifier, in this order."""
+    """List a rank with more documents, conditions, those that fail, members, doubts, stalls, change points, the classifier."""
     rule = judgement.rule
     others = _name_others(analysis, rule)
+    yield from _describe_replica(analysis, rule)
     for condition, text in judgement.held:
         if others and condition.feature in OF_SLOWEST:
             continue
@@ -132,6 +133,19 @@ def _describe_chunk(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
         yield EvidenceItem(
             "rule", f"{rule.id}/chunk", text, {"chunk": float(chunk), "stage": float(label), "ratio": ratio}
         )
+
+
+def _describe_replica(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
+    """Say which dp rank has the most by its tokens, where one has more than others all the time."""
+    told = np.asarray(analysis.breakdown.microbatch_told)
+    if "microbatch" not in rule.components or not told.ndim:
+        return
+    more = np.median(told, axis=(0, 1))
+    dp = int(more.argmax())
+    if more[dp] > 1.0:
+        label, ratio = int(analysis.trace.dp_labels[dp]), float(more[dp])
+        text = f"by its tokens dp {label} has {write_ratio(ratio)} times the work of others, all the time"
+        yield EvidenceItem("rule", f"{rule.id}/replica", text, {"dp": float(label), "ratio": ratio})
 
 
 def _describe_stalls(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:

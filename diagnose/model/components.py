@@ -151,6 +151,9 @@ class Breakdown:
         How long a microbatch takes on every stage against a typical one; 1 where the job has no such pattern.
     microbatch_ordinary : ndarray of float64, shape (n_dp,), or float
         Part of the logarithm of `microbatch_ratio` that is ordinary variation and stays when the unevenness goes, 0..1.
+    microbatch_told : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or float
+        Part of `microbatch_ratio` that tokens tell by which ranks have more all the time: none of it is ordinary, but these ranks
+        may be slow by themselves. 1 where they tell nothing so.
     queue_wait_s : ndarray of float64, shape as `compute_s`, or None
         Seconds in which a compute waited for communication in flight; None where none does.
     stalls : Stalls
@@ -206,6 +209,7 @@ class Breakdown:
     stage_share: float | None = None
     waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
     microbatch_ordinary: Seconds | float = 0.0
+    microbatch_told: Seconds | float = 1.0
     late_s: tuple[Mapping[int, Seconds], ...] = ()
     late_kinds: tuple[Mapping[int, Kinds], ...] = ()
     late_for_others: tuple[Mapping[int, Bools], ...] = ()

@@ -118,6 +118,7 @@ def _take_apart(
         slow_workers=workers.slow,
         microbatch_ratio=microbatches.ratio,
         microbatch_ordinary=microbatches.ordinary,
+        microbatch_told=microbatches.told,
         queue_wait_s=queue.inside_s,
         stalls=stalls,
         noise_ratio=noise,
@@ -178,7 +179,9 @@ def _find_factors(
     """Find the factors of computes, one after the other; `shared` is what no worker is behind by, as its peers are, too."""
     shared = told.ratio if shared is None else shared
     even_s = alike_s if shared is None else alike_s / shared
-    draws = _read_draws(observed, even_s)
+    costs = read_token_costs(observed, even_s)
+    draws = None if costs is None else _relative_to_step(costs.ratio)
+    by_rank = 1.0 if costs is None or draws is None or not costs.of_ranks else draws
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, optimizer_tells = find_usual_durations(observed, by_step, order, n_stages)
     pace = by_step / typical_s[:, :, None, None]
@@ -195,12 +198,12 @@ def _find_factors(
     uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
     left = _without_workers(uneven_s, typical_s, step_ratio, workers)
     own_places = find_own_places(left, n_stages)
-    microbatches = find_microbatches(left if own_places is None else left / own_places)
+    microbatches = find_microbatches(left if own_places is None else left / own_places, by_rank)
     if (error := microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
         workers = _find_workers(even_s, typical_s, pace, step_ratio, order, optimizer_tells, draws, workers.ratio)
         left = _without_workers(uneven_s, typical_s, step_ratio, workers)
-        microbatches = find_microbatches(left if own_places is None else left / own_places)
+        microbatches = find_microbatches(left if own_places is None else left / own_places, by_rank)
     left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
     if own_places is not None:
         left /= own_places
@@ -235,10 +238,9 @@ def _find_workers(
     return _Workers(np.exp(worker_log), slow)
 
 
-def _read_draws(observed: Sequence[Observed], compute_s: Seconds) -> Seconds | None:
-    """Say by tokens how many times as long as usual in its step a microbatch is, shape (n_microbatches, n_steps, n_dp)."""
-    costs = read_token_costs(observed, compute_s)
-    return None if costs is None else costs / lower_median(nan_median(costs, axis=0), axis=1)[:, None]
+def _relative_to_step(costs: Seconds) -> Seconds:
+    """Say how many times as long as usual in its step a microbatch is, shape (n_microbatches, n_steps, n_dp)."""
+    return np.asarray(costs / lower_median(nan_median(costs, axis=0), axis=1)[:, None])
 
 
 def _without_workers(compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, workers: _Workers) -> Seconds:

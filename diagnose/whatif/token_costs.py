@@ -4,13 +4,14 @@ Enters: observed blocks, and the work of computes. Leaves: how many times as lon
 one pass over the computes.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import nan_median, robust_deviation
+from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median, robust_deviation
 from diagnose.whatif.computes import iterate_blocks
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
@@ -21,13 +22,34 @@ MIN_OF_STEP, MIN_MICROBATCHES, MIN_STEPS = 2, 32, 4
 LEAST_EXPLAINED = 0.05
 #: A pause is no work: beyond this many robust deviations it counts as so many.
 CLIP_DEVIATIONS = 6.0
+#: A rank has more than others all the time, or less, by this part at least, and so many deviations of its own microbatches.
+LEAST_MORE, APART_DEVIATIONS = 0.015, 3.0
+#: An optimizer that takes so many times as long as others' is that of a slow machine.
+SLOW_OPTIMIZER = 1.1
 
 
-def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> Seconds | None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class TokenCosts:
+    """What tokens say.
+
+    Attributes
+    ----------
+    ratio : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
+        How many times as long as a mean one each microbatch takes; 1 where its tokens are not known.
+    of_ranks : bool
+        Which ranks have more all the time agrees with which are slow, and that is all that tells: they may be slow by themselves.
+    """
+
+    ratio: Seconds
+    of_ranks: bool
+
+
+def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> TokenCosts | None:
     """Say how many times as long as a mean one each microbatch takes by its tokens and their squares.
 
     What they cost is learned from what microbatches of one worker and step differ by: so a slow worker is not taken for long
-    documents, nor long documents for a slow worker. It is checked on the steps that were not fitted to.
+    documents, nor long documents for a slow worker. It is checked on the steps that were not fitted to. Where ranks differ by far
+    more than their microbatches do, all the time, who has more may be as slow as that.
 
     Parameters
     ----------
@@ -37,16 +59,26 @@ def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> Seconds |
 
     Returns
     -------
-    ndarray of float64, shape (n_microbatches, n_steps, n_dp), or None
-        1 where a microbatch's tokens are not known. None where no column is there, or none tells.
+    TokenCosts or None
+        None where no column is there, or none tells.
     """
     columns = _gather(observed, work_s.shape[2:])
     if not len(columns):
         return None
     cost = np.nanmean(work_s[:2] / np.nanmean(work_s[:2], axis=(2, 3, 4), keepdims=True), axis=(0, 1))
     there = np.isfinite(cost) & np.isfinite(columns).all(axis=0)
-    n_microbatches, n_steps, _ = cost.shape
-    if n_microbatches < MIN_OF_STEP or n_steps < MIN_STEPS or there.sum() < MIN_MICROBATCHES:
+    if cost.shape[1] < MIN_STEPS or there.sum() < MIN_MICROBATCHES:
+        return None
+    ratio = _fit_microbatches(columns, cost, there)
+    if ratio is not None:
+        return TokenCosts(ratio, of_ranks=False)
+    ratio = _fit_ranks(np.where(there, columns, np.nan), work_s[:2], _compare_optimizers(observed, cost.shape[2]))
+    return None if ratio is None else TokenCosts(ratio, of_ranks=True)
+
+
+def _fit_microbatches(columns: Seconds, cost: Seconds, there: Bools) -> Seconds | None:
+    """Say how long microbatches are by what those of one worker and step differ by; None where it predicts nothing."""
+    if len(cost) < MIN_OF_STEP:
         return None
     x = np.stack([column / column[there].mean() - 1.0 for column in columns])
     within, y = _within(x, there), _within(cost[None], there)[0]
@@ -61,6 +93,39 @@ def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> Seconds |
         return None
     ratio = 1.0 + np.tensordot(_fit(within, y), np.where(there, x, 0.0), 1)
     return np.asarray(np.maximum(ratio, TINY_RATIO))
+
+
+def _fit_ranks(columns: Seconds, work_s: Seconds, machine: Seconds) -> Seconds | None:
+    """Say how long microbatches are where ranks have more than others all the time: by one price, at most as many times as long.
+
+    The price is what the quicker half of these ranks pays: another one may be slow beside. A rank is as slow as its quickest stage,
+    and by as much less as its `machine` is, shape (n_dp,).
+    None where no rank has more, or who has is not slow.
+    """
+    of_step = lower_median(nan_median(columns, axis=1), axis=2)
+    usual = np.where(of_step > 0, of_step, np.nan)[:, None, :, None]
+    most = (columns / usual).max(axis=0)  # (n_microbatches, n_steps, n_dp)
+    more = nan_median(most, axis=(0, 1)) - 1.0
+    spread = MAD_TO_SIGMA * nan_median(np.abs(most - 1.0 - more), axis=(0, 1))
+    of_ranks = np.abs(more) > np.maximum(APART_DEVIATIONS * spread, LEAST_MORE)
+    if not of_ranks.any():
+        return None
+    pace = nan_median(work_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
+    slower = nan_median(pace / lower_median(pace, axis=3)[..., None], axis=2).mean(axis=0).min(axis=0) / machine - 1.0
+    price = min(float(lower_median(slower[of_ranks] / more[of_ranks], axis=0)), 1.0)
+    if not price * np.abs(more[of_ranks]).max() >= LEAST_MORE:
+        return None
+    return np.asarray(np.nan_to_num(1.0 + price * (most - 1.0), nan=1.0))
+
+
+def _compare_optimizers(observed: Sequence[Observed], n_dp: int) -> Seconds:
+    """Say how many times as long as others' the optimizers of a rank take, of the stage where least: no token makes them longer."""
+    least = np.full(n_dp, np.inf)
+    for o in observed:
+        for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
+            usual = nan_median(np.broadcast_to(o.own[node], o.block.start_s.shape[1:]), axis=0)
+            least = np.fmin(least, usual / max(float(lower_median(usual)), TINY_RATIO))
+    return np.where(np.isfinite(least) & (least > SLOW_OPTIMIZER), least, 1.0)
 
 
 def _gather(observed: Sequence[Observed], shape: tuple[int, ...]) -> Seconds:

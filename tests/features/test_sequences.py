@@ -31,7 +31,7 @@ def test_too_few_microbatches() -> None:
     """Where neither could be measured all are missing, with the reason."""
     trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
     found = measure_sequences(components(forward_backward_correlation=None, microbatch_spread=None), trace)
-    assert len(found) == 9
+    assert len(found) == 10
     assert all(feature.value is None and "microbatches" in feature.reason for feature in found.values())
 
 

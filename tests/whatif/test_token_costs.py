@@ -1,6 +1,7 @@
 """What tokens say of how long microbatches are: proof where they predict, silence where they do not."""
 
 import dataclasses
+from collections.abc import Mapping
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,10 @@ from diagnose.faults.generate import generate
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
-from diagnose.model.trace import Nodes
-from diagnose.whatif.token_costs import _gather
+from diagnose.model.trace import Nodes, Seconds
+from diagnose.whatif.token_costs import _compare_optimizers, _fit_ranks, _gather
 from tests.judge.cases import causes, measure
 
 JOB = JobSpec(pp=2, dp=4, microbatches=4, steps=16, noise=0.5, seed=29)
@@ -64,3 +66,113 @@ def test_columns_are_those_of_the_first_stage_that_differ() -> None:
     for squares in (same, None):
         block = SimpleNamespace(nodes=kinds, steps=np.arange(1), tokens=tokens, tokens_sq=squares)
         assert _gather([SimpleNamespace(block=block)], (2, 1, 1)).ravel().tolist() == [10.0, 20.0]  # type: ignore[list-item]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LongShards(SequenceImbalance):
+    """Ranks whose documents are longer all the time: microbatches of a rank are all alike."""
+
+    records_tokens: bool = True
+    #: How many times the squares of lengths that other ranks have.
+    squares: Mapping[int, float]
+
+    def _arrange(self, spec: JobSpec, documents: Documents) -> Seconds:  # noqa: ARG002 - of the base class
+        by_rank = np.array([self.squares.get(dp, 1.0) for dp in range(spec.dp)])
+        return np.broadcast_to(1e6 * by_rank, (spec.microbatches, spec.steps, spec.dp))
+
+
+def slow(*places: tuple[int, int], by: float) -> WorkerFault:
+    """Make workers slow in all that they compute."""
+    return WorkerFault(places=places, slowdown=by)
+
+
+SHAPES = [JobSpec(pp=pp, dp=4, microbatches=n, steps=24, noise=0.5, seed=n) for pp, n in ((1, 2), (2, 4), (1, 1))]
+
+
+@pytest.mark.parametrize("spec", SHAPES, ids=lambda spec: f"{spec.pp} stages, {spec.microbatches} microbatches")
+@pytest.mark.parametrize("squares", [{3: 4.0}, {1: 1.5, 2: 2.5, 3: 4.0}])
+def test_ranks_with_longer_documents_all_the_time_are_rather_that(spec: JobSpec, squares: Mapping[int, float]) -> None:
+    """Nothing tells what documents cost that never vary: who is slow is who has more, and that is told with its doubt."""
+    found = measure(generate(spec, [LongShards(squares=squares)]).trace)
+    (cause,) = found.diagnosis.causes
+    assert cause.cause == "sequence-imbalance"
+    assert 0.5 < cause.confidence < 0.8
+    assert [other.cause for other in cause.alternatives] == ["worker-fault"]
+    assert any(item.text.startswith("by its tokens dp 3 has") for item in cause.evidence)
+
+
+@pytest.mark.parametrize("spec", SHAPES, ids=lambda spec: f"{spec.pp} stages, {spec.microbatches} microbatches")
+@pytest.mark.parametrize(
+    ("squares", "at", "by"),
+    [
+        ({}, 3, 1.6),  # its tokens are those of others
+        ({3: 1.1}, 3, 1.6),  # it has a few more
+        ({3: 4.0}, 3, 1.4),  # documents make it slow, and its optimizer is slow, too
+        ({3: 4.0}, 1, 2.5),  # another one is
+        ({1: 1.5, 2: 2.5, 3: 4.0}, 2, 1.6),  # it pays more for its tokens than others do
+    ],
+)
+def test_a_slow_replica_that_tokens_do_not_explain_stays_slow(
+    spec: JobSpec, squares: Mapping[int, float], at: int, by: float
+) -> None:
+    """What its tokens explain is taken off, and no more."""
+    places = [(at, stage) for stage in range(spec.pp)]
+    found = measure(generate(spec, [LongShards(squares=squares), slow(*places, by=by)]).trace)
+    (worker,) = [cause for cause in found.diagnosis.causes if cause.cause == "worker-fault"]
+    assert {(place.dp, place.pp) for place in worker.where.workers} == set(places)
+    assert worker.confidence > 0.9
+    ratio = found.breakdown.worker_ratio[..., at]
+    assert float(np.median(ratio)) == pytest.approx(by, rel=0.12)
+
+
+@pytest.mark.parametrize(
+    ("squares", "slower", "machine", "explained"),
+    [
+        ([1, 1, 1, 4], [1, 1, 1, 2], [1, 1, 1, 1], [1, 1, 1, 2]),
+        ([1, 1, 1, 4], [1, 1, 1, 6], [1, 1, 1, 1], [1, 1, 1, 4]),  # at most as many times
+        ([1, 1, 1, 4], [1, 1, 1, 3], [1, 1, 1, 1.5], [1, 1, 1, 2]),
+        ([1, 1, 1, 4], [1, 1, 1, 1.5], [1, 1, 1, 1.5], None),
+        ([1, 1, 1, 4], [1, 1, 2, 1], [1, 1, 1, 1], None),  # who has more is as quick as others
+        ([1, 1, 1, 1], [1, 1, 1, 2], [1, 1, 1, 1], None),
+        ([4, 4, 4, 1], [2, 2, 2, 1], [1, 1, 1, 1], [1, 1, 1, 0.5]),
+        ([1, 1, 2, 3], [1, 1, 5, 1.2], [1, 1, 1, 1], [1, 1, 1.1, 1.2]),
+    ],
+)
+def test_what_ranks_have_more_of_has_one_price(
+    squares: list[float], slower: list[float], machine: list[float], explained: list[float] | None
+) -> None:
+    """All pay the lower of two prices, and no token costs more than another one."""
+    columns = np.broadcast_to(np.array(squares, dtype=float), (1, 2, 8, 4))
+    found = _fit_ranks(columns, np.broadcast_to(np.array(slower, dtype=float), (2, 3, 2, 8, 4)), np.array(machine))
+    if explained is None:
+        assert found is None
+    else:
+        assert found is not None
+        np.testing.assert_allclose(found[0, 0], explained, atol=0.01)
+
+
+def test_one_slow_stage_is_not_paid_for_tokens() -> None:
+    """Documents are long on all stages: who is slow on one of them is a worker."""
+    columns = np.broadcast_to(np.array([1.0, 1.0, 4.0]), (1, 2, 8, 3))
+    work_s = np.ones((2, 2, 2, 8, 3))
+    work_s[:, 1, ..., 2] = 2.0
+    assert _fit_ranks(columns, work_s, np.ones(3)) is None
+
+
+def test_tokens_that_vary_as_much_within_a_rank_have_no_price_by_ranks() -> None:
+    """Ranks that draw from the same documents do not have more all the time, and what is 0 is no reference."""
+    drawn = np.random.default_rng(3).lognormal(0.0, 1.0, (1, 2, 24, 4))
+    work_s = np.broadcast_to(np.array([1.0, 1.0, 1.0, 2.0]), (2, 1, 2, 24, 4))
+    assert _fit_ranks(drawn, work_s, np.ones(4)) is None
+    assert _fit_ranks(np.zeros((1, 2, 24, 4)), work_s, np.ones(4)) is None
+
+
+def test_the_quickest_stage_says_how_slow_the_optimizers_of_a_rank_are() -> None:
+    """Rank 1 is twice as slow on one stage, rank 2 on both by 1.5 or more; 5% is noise, and without optimizers all are alike."""
+    own_s = {0: [1.05, 2.0, 1.5, 1.0], 1: [2.1, 2.0, 4.0, 2.0]}
+    kinds = Nodes(*np.array([(Op.OPTIMIZER, 0, 0, -1, -1), (Op.OPTIMIZER, 1, 0, -1, -1)]).T)
+    block = SimpleNamespace(nodes=kinds, start_s=np.zeros((2, 5, 4)))
+    own = [np.broadcast_to(own_s[node], (5, 4)) for node in (0, 1)]
+    observed = SimpleNamespace(block=block, own=own)
+    assert _compare_optimizers([observed], 4).tolist() == pytest.approx([1.0, 1.0, 1.5 / 1.05, 1.0])  # type: ignore[list-item]
+    assert _compare_optimizers([], 4).tolist() == [1.0] * 4

@@ -41,7 +41,7 @@ class MicrobatchPart(Part):
     def find(self) -> None:
         """Weigh each microbatch, ordinary variation left out, against the mean that keeps the work of its step."""
         c = self.job.breakdown
-        ordinary = _take_ordinary(c.microbatch_ratio, c.microbatch_ordinary)
+        ordinary = _take_ordinary(c.microbatch_ratio / c.microbatch_told, c.microbatch_ordinary)
         self._weight = c.microbatch_ratio / ordinary
         there = ~np.isnan(c.compute_s).all(axis=1)
         work, even = (np.where(there, of, 0.0).sum(axis=(1, 3)) for of in (c.microbatch_ratio, ordinary))
@@ -68,6 +68,8 @@ class Microbatches:
         What each takes against a typical one, on every stage; 1 where nothing says so.
     ordinary : ndarray of float64, shape (n_dp,)
         Part of the ratio's logarithm that a job with even microbatches has, too, 0..1: by rank, as one alone may have documents.
+    told : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or float
+        As `microbatch_told` of `Breakdown`.
     correlation, spread : float or None
         Between forward and backward, and robust spread of the forward (log); None with too few.
     stage_share : float or None
@@ -79,15 +81,16 @@ class Microbatches:
     correlation: float | None = None
     spread: float | None = None
     stage_share: float | None = None
+    told: Seconds | float = 1.0
 
     def uneven(self) -> Seconds:
         """Give the ratio without its ordinary part."""
-        return self.ratio / _take_ordinary(self.ratio, self.ordinary)
+        return self.ratio / _take_ordinary(self.ratio / self.told, self.ordinary)
 
     def error_of_step(self) -> float:
         """Say how far the usual microbatch of a step is off by which were drawn: standard deviation of the log."""
         n_drawn = self.ratio.shape[1] * self.ratio.shape[3]
-        return MEDIAN_ERROR * float(np.std(np.log(self.uneven()))) / float(np.sqrt(n_drawn))
+        return MEDIAN_ERROR * float(np.std(np.log(self.uneven() / self.told))) / float(np.sqrt(n_drawn))
 
 
 def _take_ordinary(ratio: Seconds, part: Seconds | float) -> Seconds:
@@ -97,7 +100,7 @@ def _take_ordinary(ratio: Seconds, part: Seconds | float) -> Seconds:
     return np.exp(part * np.clip(logs, -most, most))
 
 
-def find_microbatches(left: Seconds) -> Microbatches:
+def find_microbatches(left: Seconds, told: Seconds | float = 1.0) -> Microbatches:
     """Find what a microbatch takes on every stage, forward and backward each with its own slope.
 
     However little they differ it is found: whether it matters is for the replay to say.
@@ -106,6 +109,8 @@ def find_microbatches(left: Seconds) -> Microbatches:
     ----------
     left : ndarray of float64, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
         Durations over everything found before.
+    told : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or float
+        How much longer microbatches are by tokens, where nothing but which ranks have more tells.
     """
     logs = np.log(np.maximum(left, TINY_RATIO))
     forward, backward, *_ = nearest_zero_center(logs, axis=1)  # (n_microbatches, n_steps, n_dp)
@@ -125,6 +130,8 @@ def find_microbatches(left: Seconds) -> Microbatches:
     agree = stage_share is None or apart * np.sqrt(n) > CHANCE_DEVIATIONS
     if correlation < MIN_CORRELATION or not agree:
         return Microbatches(none, whole, correlation, spread, stage_share)
+    logs = logs - np.log(told)
+    halves = _halve(logs)
     # One length explains all directions on every stage; a pause in one of them does not move the median of all.
     centered += [_center(of) for of in halves[2:]]
     slopes = [1.0, *(_slope_of(centered[0], of) for of in centered[1:])]
@@ -132,9 +139,9 @@ def find_microbatches(left: Seconds) -> Microbatches:
     shared = nearest_zero_center(np.concatenate([of / by for of, by in zip(logs, slopes, strict=True)]), axis=0)
     share = _share_of_stages(logs, slope)
     shared = shared * share
-    ratio = np.exp(np.nan_to_num(np.stack([shared * by for by in slopes])))
+    ratio = told * np.exp(np.nan_to_num(np.stack([shared * by for by in slopes])))
     ordinary = _measure_ordinary(halves, slope, one_stage=stage_share is None)
-    return Microbatches(ratio, ordinary, correlation, spread, stage_share)
+    return Microbatches(ratio, ordinary, correlation, spread, stage_share, told)
 
 
 def _halve(logs: Seconds) -> Seconds:

@@ -320,6 +320,18 @@ def test_ordinary_variation_has_no_long_tail() -> None:
     np.testing.assert_allclose(uneven[:, 1, 0], np.exp(0.5 * logs[:, 1, 0]))
 
 
+def test_what_tokens_tell_of_ranks_is_no_ordinary_variation() -> None:
+    """All other differences are ordinary, and a rank with twice the work stays uneven."""
+    told = np.where(np.arange(2) == 1, 2.0, 1.0) * np.ones((8, N_STEPS, 1))
+    logs = np.random.default_rng(2).normal(0.0, 0.01, (2, 8, N_STEPS, 2))
+    found = find_microbatches(np.exp(logs + np.log(told))[:, None], told)
+    np.testing.assert_allclose(Microbatches(found.ratio, np.ones(2), told=told).uneven()[:, :, :, 1], 2.0, rtol=0.03)
+    parts = components(
+        microbatch_ratio=np.stack([told, told])[:, :2], microbatch_told=told[:2], microbatch_ordinary=1.0
+    )
+    assert part(MicrobatchPart, parts).is_present()
+
+
 def of_halves(forward: Seconds, backward: Seconds) -> Seconds:
     """Put forwards and backwards, (n_virtual, n_microbatches, n_dp) each, into the logs of one step, and halve the stages."""
     return _halve(np.stack([forward, backward])[:, :, :, None])
