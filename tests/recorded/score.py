@@ -24,7 +24,7 @@ TRUTH: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "truth.js
 VARIANTS = ("recorded", "bare", "relative")
 #: Rows that tell of what happened beside operations, and columns that few traces have.
 EVIDENCE = ("gc", "cuda-malloc", "data-load", "checkpoint", "eval", "log")
-EXTRAS = ("host", "tokens", "doc_lengths")
+EXTRAS = ("host", "tokens", "tokens_sq", "expert_tokens", "doc_lengths")
 #: Metadata of bare jobs: their shape.
 SHAPE = (
     "job_id",
