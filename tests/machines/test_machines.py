@@ -23,6 +23,13 @@ def _worlds(seed, n, **given):
         yield draw_world(seed, i, ranges=SMALL, **given)
 
 
+#: Six machines that hold less than the others.
+TWO_ROLES = {
+    "gpu_tensor_active": lambda _, t: np.full(len(t), 0.5),
+    "gpu_memory_used_bytes": lambda h, t: np.full(len(t), 6e10 if h < 6 else 7e10),
+}
+
+
 def _cluster(n_hosts=8, seconds=900, **metrics):
     """Telemetry by hand: each metric a function of (host, times)."""
     times = 1.7e9 + np.arange(0.0, seconds, 5.0)
@@ -196,8 +203,7 @@ def test_a_congested_rack_of_machines_of_two_roles_is_no_fault_of_the_few():
     found = find_machines(
         _cluster(
             16,
-            gpu_tensor_active=lambda _, t: np.full(len(t), 0.5),
-            gpu_memory_used_bytes=lambda h, t: np.full(len(t), 6e10 if h < 6 else 7e10),
+            **TWO_ROLES,
             net_pfc_sent=lambda h, t: t * 100.0 + np.where((t >= 500) & (h < 8), (t - 500) * 3000.0, 0.0),
         )
     )
@@ -382,8 +388,7 @@ def test_roles_are_found():
     found = find_machines(
         _cluster(
             12,
-            gpu_tensor_active=lambda _, t: np.full(len(t), 0.5),
-            gpu_memory_used_bytes=lambda h, t: np.full(len(t), 6e10 if h < 6 else 7e10),
+            **TWO_ROLES,
             cpu_used=lambda h, t: np.full(len(t), 0.6 if h == 11 else 0.2),
         )
     )
