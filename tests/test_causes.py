@@ -1,5 +1,7 @@
 """Every cause, clear and alone: found first, in its place and time, with its true gain, for no other; decoys are no cause."""
 
+import dataclasses
+
 import pytest
 
 from diagnose.faults.catalogue import list_cause_files, list_look_alikes
@@ -20,6 +22,12 @@ CLEAR = 0.08
 FILES = list_cause_files()
 #: Clear faults, at least one a cause, each in a job that suits it.
 EXAMPLES: dict[str, Example] = {name: example for file in FILES.values() for name, example in file.examples.items()}
+#: ... which the times alone tell.
+TOLD_BY_TIMES = [
+    name
+    for name, example in EXAMPLES.items()
+    if example.fault.tellable(dataclasses.replace(example.spec, evidence=False))
+]
 #: What looks like a fault and is none, each kind alone.
 LOOK_ALIKES = list_look_alikes()
 #: Decoys in one job.
@@ -90,10 +98,17 @@ def test_a_clear_fault_is_found(name: str) -> None:
     assert_found(diagnose_example(name), name)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", TOLD_BY_TIMES)
 def test_a_clear_fault_is_found_without_rows(name: str) -> None:
     """The same holds where the trace has no evidence rows: the times alone say so."""
     assert_found(found_without_rows(name), name)
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in TOLD_BY_TIMES])
+def test_what_only_rows_tell_is_no_other_cause(name: str) -> None:
+    """Nothing else is said surely."""
+    others = [cause for cause in found_without_rows(name).causes if cause.cause != EXAMPLES[name].fault.cause]
+    assert all(cause.confidence < 0.8 for cause in others)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -1,4 +1,4 @@
-"""Python's garbage collection stops a rank's process now and then: a forward takes longer, or begins later.
+"""Python's garbage collection stops a rank's process now and then: a forward takes longer, or begins later, or a step does.
 
 Collections come when enough objects were allocated, so that every rank has a period and a phase of its own. The fault
 adds time: mended (all ranks collect together between steps, or hardly ever), nothing is left.
@@ -14,6 +14,7 @@ from diagnose.faults.compute_order import order_computes
 from diagnose.faults.decoys import PlannedCollections, TinyCollections
 from diagnose.faults.example import PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, Worker, choose_kind, draw_times
+from diagnose.faults.first_tasks import delay_first_tasks
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import estimate_step
@@ -63,15 +64,24 @@ class GarbageCollection(Fault):
     spill_share: float = 0.0
     #: Part of the collections that make the forward longer; the others delay its start.
     inside_share: float = 1.0
+    #: They come before a worker begins a step with anything: it is the loop that allocates, and not the model.
+    between_steps: bool = False
     #: The trace has a gc row of each.
     records: bool = False
 
+    def tellable(self, spec: JobSpec) -> bool:
+        """Who begins a step late may as well have waited for input: only rows tell."""
+        return not self.between_steps or (self.records and spec.evidence)
+
     def apply(self, inputs: Inputs) -> Inputs:
-        """Let each collection hit a forward of its step, whichever."""
+        """Let each collection hit a forward of its step, whichever, or what its worker begins the step with."""
         spec = inputs.spec
         rng = self.random(spec)
         hits = self._draw_hits(spec, rng)
         length_s = np.where(hits, self._draw_lengths(spec, rng, hits), 0.0)
+        if self.between_steps:
+            pauses = delay_first_tasks(inputs.programme, Op.GC, length_s, recorded=self.records, together=False)
+            return inputs.with_pauses(*pauses)
         for _ in range(self.a_step):
             inputs = self._pause(inputs, length_s, rng)
         return inputs
@@ -145,12 +155,13 @@ def _order_tasks(inputs: Inputs) -> tuple[Ints, Ints]:
 
 #: How often a random fault is of each kind.
 KINDS = {
-    "own-periods": 0.5,
-    "growing": 0.12,
-    "by-generation": 0.12,
+    "own-periods": 0.35,
+    "growing": 0.1,
+    "by-generation": 0.1,
     "rank-0": 0.08,
-    "twice-a-step": 0.08,
+    "twice-a-step": 0.07,
     "reaching-into-backwards": 0.1,
+    "between-steps": 0.2,
 }
 
 
@@ -205,6 +216,8 @@ def draw_fault(
             return dataclasses.replace(drawn, a_step=2)
         case "reaching-into-backwards":
             return dataclasses.replace(drawn, spill_share=float(own.uniform(0.1, 0.5)))
+        case "between-steps":
+            return dataclasses.replace(drawn, between_steps=True)
     return drawn
 
 
@@ -228,6 +241,9 @@ EXAMPLES = {
     ),
     "collections that reach into backwards": Example(
         GarbageCollection(pause_s=0.4, worker_period_steps=6.0, spill_share=0.3)
+    ),
+    "collections between steps": Example(
+        GarbageCollection(pause_s=0.4, worker_period_steps=6.0, between_steps=True, records=True)
     ),
     "collections that grow": Example(GarbageCollection(pause_s=0.2, worker_period_steps=6.0, growth=3.0)),
 }

@@ -68,6 +68,8 @@ READS_AS = {
     "where they are in nearly half of the computes of the steps that have any; misleads when memory is full nearly all the time",
     "collection.between_share": "part of the seconds paused as if by collections that lie between steps, where all wait, with a "
     "gc row; 1 all of them; misleads where steps have no clock in common",
+    "collection.asked_doubt": "how probable it is that what no row calls collections is a late loader: where it stands before the "
+    "first forwards of steps, on the first stage",
     "collection.lone_doubt": "how probable it is that what no row calls collections is something else that stops a process: where "
     "far fewer workers have such pauses than so many would be on by chance, though each has a collector, or there are one or two, "
     "or all are in one step, or computes vary by as much; "
@@ -102,6 +104,8 @@ BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.5, 0.75
 #: Waits are at the first forwards of steps from this part of their seconds on, as in the rule; a worker waits seldom in up to this
 #: part of the steps. All five real jobs in which Python collects had that between steps.
 FIRST_SHARE, SELDOM_SHARE, COLLECTED_CHANCE = 0.7, 0.5, TOSS_UP
+#: From so many times the variance of chance on, the workers that wait in a step do so together: for a storage that they share.
+TOGETHER_RATIO = 1.8
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -144,6 +148,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     found["input.collected_doubt"] = _doubt_loaders(breakdown, evidence)
     found["collection.silent_share"] = _silent_collections(breakdown, evidence)
     found["collection.lone_doubt"] = _doubt_collections(breakdown)
+    found["collection.asked_doubt"] = _doubt_collectors(breakdown)
     found["collection.between_share"] = _share_between(breakdown, StallKind.COLLECTION)
     return found | measure_places_of_waits(breakdown)
 
@@ -268,13 +273,23 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> Feature:
     if not waited_s.any():
         return Feature.missing("no compute stalls in that way, and nobody waits for input")
     is_told = waits.told.any() or (told is not None and told.any())
-    # Who records collections records all of them.
-    if is_told or (evidence.op == Op.GC).any() or first_s.sum() < FIRST_SHARE * waited_s.sum():
+    # Who records collections records all of them; rows that took nothing are calls that a job made itself.
+    records = bool(((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s)).any())
+    if is_told or records or first_s.sum() < FIRST_SHARE * waited_s.sum():
         return Feature(0.0)
     hits = waited_s > _least_length(waited_s)
-    often, at_once = hits.mean(axis=1), hits.sum(axis=(0, 2))
-    seldom = bool((often[often > 0] <= SELDOM_SHARE).all()) and float(np.median(at_once[at_once > 0])) <= 1.0
-    return Feature(COLLECTED_CHANCE if seldom and not _are_on_few(waited_s, waited_s.sum(axis=1)) else 0.0)
+    seldom = bool((hits.mean(axis=1) <= SELDOM_SHARE).all()) and not _are_together(hits)
+    return Feature(COLLECTED_CHANCE if seldom else 0.0)
+
+
+def _are_together(hits: Bools) -> bool:
+    """Say whether workers wait in the same steps, more of them at once than chance does; shape (n_stages, n_steps, n_dp)."""
+    steps = np.flatnonzero(hits.any(axis=(0, 2)))
+    hits = hits[:, steps[0] : steps[-1] + 1]
+    often = hits.mean(axis=1)
+    by_chance = float((often * (1.0 - often)).sum())
+    # All of n at once: n times the variance of chance.
+    return float(hits.sum(axis=(0, 2)).var()) > TOGETHER_RATIO * by_chance
 
 
 def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:
@@ -621,6 +636,20 @@ def _doubt_collections(breakdown: Breakdown) -> Feature:
     n_pauses, n_steps = _count_alike(seconds), _count_alike(by_step)
     is_lone = _are_on_few(seconds, by_worker) or n_pauses <= FEW_STALLS or n_steps < ONE_STEP
     return Feature(LONE_CHANCE if is_lone or _are_as_computes_vary(breakdown, seconds) else 0.0)
+
+
+def _doubt_collectors(breakdown: Breakdown) -> Feature:
+    """Say how probable it is that pauses like those of collections are waits for input: all stand before who reads its batch."""
+    if _is_told(breakdown, StallKind.COLLECTION):
+        return Feature(0.0)
+    stalls = breakdown.stalls
+    paused_s = float(stalls.seconds_of(StallKind.COLLECTION).sum())
+    if not paused_s:
+        return Feature.missing("no compute stalls in that way")
+    first = np.where(stalls.before == StallKind.COLLECTION, stalls.before_s, 0.0)[
+        0, 0, 0
+    ]  # forwards of the model's first chunk
+    return Feature(COLLECTED_CHANCE if float(first.sum()) >= FIRST_SHARE * paused_s else 0.0)
 
 
 def _are_on_few(seconds: Seconds, by_worker: Seconds) -> bool:

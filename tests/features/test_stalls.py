@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from diagnose.features.stalls import (
+    COLLECTED_CHANCE,
     KINDS,
     LONE_CHANCE,
     ONCE_CHANCE,
@@ -416,3 +417,43 @@ def test_an_allocator_has_its_place(
     parts = of(StallKind.ALLOCATION, places)
     assert values(stalled(parts), "allocator")["unseen_doubt"] == doubt
     assert values(stalled(parts, recorded=places), "allocator")["unseen_doubt"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("places", "doubt"),
+    [
+        ({(1, 0), (3, 1), (4, 2), (4, 0), (7, 1), (8, 2)}, COLLECTED_CHANCE),
+        ({(1, 0), (4, 0), (7, 0)}, COLLECTED_CHANCE),
+        ({(step, dp) for step in (1, 4, 8) for dp in range(3)}, 0.0),
+        ({(step, 0) for step in range(6)}, 0.0),
+    ],
+    ids=["each in steps of its own", "one, seldom", "all in the same steps", "one, in most steps"],
+)
+def test_who_begins_late_now_and_then_loads_or_collects(places: Collection[tuple[int, int]], doubt: float) -> None:
+    """Without rows waits before first forwards that come as collections do may be these; gc rows that took nothing tell of none."""
+    waits = of(StallKind.INPUT, {(FORWARD, 0, 0, step, dp): 2.0 for step, dp in places})
+    parts = stalled(before=waits, n_stages=1, n_dp=3)
+    assert values(parts, "input")["collected_doubt"] == doubt
+    calls = evidence([(Op.GC, 101)])
+    assert measure_stalls(parts, calls)["input.collected_doubt"].value == 0.0
+    calls = dataclasses.replace(calls, end_s=calls.start_s)
+    assert measure_stalls(parts, calls)["input.collected_doubt"].value == doubt
+
+
+@pytest.mark.parametrize(
+    ("place", "is_before", "doubt"),
+    [
+        ((FORWARD, 0, 0), True, COLLECTED_CHANCE),
+        ((FORWARD, 0, 0), False, 0.0),
+        ((FORWARD, 0, 1), True, 0.0),
+        ((FORWARD, 1, 0), True, 0.0),
+    ],
+    ids=["before first forwards", "inside them", "before others", "on a stage that reads nothing"],
+)
+def test_collections_before_first_forwards_may_be_loaders(
+    place: tuple[int, int, int], is_before: bool, doubt: float
+) -> None:
+    """No loader stops a forward that runs, nor one whose batch is long there."""
+    pauses = of(StallKind.COLLECTION, {(*place, step, step % 2): 2.0 for step in (1, 4, 7, 8)})
+    parts = stalled(before=pauses) if is_before else stalled(pauses)
+    assert values(parts, "collection")["asked_doubt"] == doubt
