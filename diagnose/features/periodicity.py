@@ -24,7 +24,7 @@ READS_AS = {
     "stall.steps_share": "part of the borders between steps that lose time; 1 all of them: no checkpoint",
     "stall.size_ratio": "seconds lost at such a border over an ordinary step",
     "stall.planned_doubt": "how probable it is that what is lost there is planned work, as an evaluation every so many steps, "
-    "and no save: 0 where checkpoint rows say so, only the first data-parallel rank is busy, or most is in optimizers",
+    "and no save: 0 where checkpoint rows say so, or most is in optimizers, less where only the first data-parallel rank is busy",
     "stall.optimizer_doubt": "likewise, that it is work of the optimizers, as a preconditioner made anew every so many steps: "
     "where most of it is in or before these",
     "stall.loader_doubt": "likewise, that it is a loader whose workers take turns: where all workers of a job of one or two "
@@ -47,6 +47,8 @@ EXPLAINED_SHARE = 0.5
 #: Without rows a stall of all workers, once or every so many steps, is a save in half of the cases at most: frameworks save,
 #: evaluate, log and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved.
 PLANNED_CHANCE = TOSS_UP
+#: ... and in most where the first data-parallel rank alone is busy: who evaluates or logs for all is mostly that, too.
+FIRST_CHANCE = 0.25
 #: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels. How often that
 #: is so was not measured: it is told beside the others, and less probable than they are.
 MOST_LOADERS, READING_STAGES, LOADER_CHANCE = 16, 2, 0.28
@@ -93,13 +95,13 @@ def _measure_doubts(
         )
     rows_say, period = borders["stall.checkpoint_share"].value, borders["stall.period_steps"].value
     is_told = rows_say is not None and rows_say >= EXPLAINED_SHARE
-    of_all, in_optimizers = 0.0, 0.0
+    of_all, of_first, in_optimizers = 0.0, 0.0, 0.0
     for name, gain in lost.items():
         on = gains.blame_s.get(name)
         # Nearer to all of it than to the part that each rank has where all are alike.
         if on is not None and on.shape[0] > 1 and on[0].sum() > (1.0 + 1.0 / on.shape[0]) / 2.0 * on.sum():
-            continue
-        if name == IN_OPTIMIZERS:
+            of_first += gain
+        elif name == IN_OPTIMIZERS:
             in_optimizers += gain
         else:
             of_all += gain
@@ -107,6 +109,8 @@ def _measure_doubts(
     of_loader = LOADER_CHANCE * of_all / total if by_loader else 0.0
     doubt = 0.0 if is_told else PLANNED_CHANCE * min((of_all + in_optimizers) / (EXPLAINED_SHARE * total), 1.0)
     doubt *= 1.0 - of_loader
+    if not is_told:
+        doubt = max(doubt, FIRST_CHANCE * of_first / total)
     saving = evidence.op == Op.CHECKPOINT
     workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)
     n_workers = max((on.size for on in gains.blame_s.values()), default=0)

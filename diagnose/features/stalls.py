@@ -54,7 +54,7 @@ READS_AS = {
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
     "the number of a loader's workers, who take turns; misleads when something else of the loader has a period, as its shards",
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
-    "input.silent_share": "part of them on workers that have data-load rows in nearly all steps, none of which tells of it; 1 a "
+    "input.silent_share": "part of them on workers that have data-load rows in half of the steps, none of which tells of it; 1 a "
     "loader is seen, and is not late then; misleads where the job reads data by other means, too",
     "collection.silent_share": "part of them on workers that have gc rows of some length, none of which tells of it; 1 collections "
     "are recorded, and these are none",
@@ -126,10 +126,12 @@ ONE_STEP = 1.5
 PLACED_CHANCE, GROWING_CHANCE = 0.02, 0.05
 #: A step waits for input where it does so for this part of the longest wait; so many of them have a period, kept to that part.
 PERIODIC_PART, MIN_PERIODIC, REGULAR = 0.3, 3, 0.8
+#: A period that chance keeps so rarely is one.
+PERIOD_CHANCE = 0.05
 #: Where rows tell of a larger part of the seconds, how the rest is spread says nothing of them.
 RECORDED_SHARE = 0.5
-#: A worker with rows of its loader in this part of the steps has them in all: some are too short to be recorded.
-ALL_STEPS_SHARE = 0.9
+#: A worker with rows of its loader in this part of the steps has them wherever it waits: those that lack are too short.
+ALL_STEPS_SHARE = 0.5
 #: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
 CLOSE_SHARE = 0.4
 MIN_CLOSE_PAIRS = 3.0
@@ -262,7 +264,8 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:
 def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> Feature:
     """Say how probable it is that waits before the first forwards of steps are collections: those of real jobs are mostly there.
 
-    What a step made is garbage at its end. A loader is late in most steps, or for all; a collector fills up again first.
+    What a step made is garbage at its end. A loader is late in most steps, for all, or one rank's every so many steps; a
+    collector counts objects.
     """
     waits = _Waits.of(breakdown)
     waited_s = _waited_by_worker(breakdown, waits)  # (n_stages, n_steps, n_dp)
@@ -278,8 +281,12 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> Feature:
     if is_told or records or first_s.sum() < FIRST_SHARE * waited_s.sum():
         return Feature(0.0)
     hits = waited_s > _least_length(waited_s)
-    seldom = bool((hits.mean(axis=1) <= SELDOM_SHARE).all()) and not _are_together(hits)
-    return Feature(COLLECTED_CHANCE if seldom else 0.0)
+    seldom = bool((hits.mean(axis=1) <= SELDOM_SHARE).all())
+    in_time = np.argsort(breakdown.steps, kind="stable")
+    _, regularity, chance = find_period(breakdown.steps[in_time], hits.any(axis=(0, 2))[in_time])
+    is_one = hits.any(axis=1).sum() == 1
+    counts_steps = is_one and hits.sum() >= MIN_PERIODIC and regularity >= REGULAR and chance <= PERIOD_CHANCE
+    return Feature(COLLECTED_CHANCE if seldom and not counts_steps and not _are_together(hits) else 0.0)
 
 
 def _are_together(hits: Bools) -> bool:
@@ -589,7 +596,7 @@ def _close_pairs(breakdown: Breakdown, whose: StallKind) -> Feature:
     seconds = stalls.seconds_of(whose)
     at_all = seconds > _least_length(seconds)
     recorded = stalls.recorded_inside | stalls.recorded_before
-    if seconds[recorded].sum() > RECORDED_SHARE * seconds.sum():
+    if _is_told(breakdown, whose):
         return Feature.missing("rows tell of most of them")
     at_all &= ~recorded
     hit: Bools = _add_chunks(at_all.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0)[:, in_time] > 0

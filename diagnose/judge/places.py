@@ -16,8 +16,9 @@ from diagnose.model.trace import Seconds, Trace
 NAMED_SHARE = 0.25
 #: Where more than this part of the workers would be named, the cause is spread over the job.
 SPREAD_SHARE = 0.5
-#: A slow worker that loses this part of the step would cost the least gain that is reported, once a worse one is mended.
-WORTH_NAMING_SHARE = 0.02
+#: A slow worker that loses this part of the step is named however much worse another one is. Below that, healthy workers of busy
+#: machines lost up to 24% of what the slow one beside them did (three real jobs, one of them in Megatron-LM).
+WORTH_NAMING_SHARE = 0.1
 #: So little of the lost seconds on others than the named workers is rounding.
 ELSEWHERE_SHARE = 0.001
 #: Who bears at least such a share of what the worst worker bears is named: the first that names the culprits.

@@ -12,6 +12,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, EvidenceItem
 from diagnose.model.components import COMPONENTS
 from diagnose.model.fingerprint import name_fault
+from diagnose.model.stalls import StallKind
 
 #: What is said of time that no rule explains.
 UNKNOWN = "unknown"
@@ -28,6 +29,12 @@ UNSEEN = (
         ("launch-delay", "start-delay"),
     ),
     ("saves", "no save was seen: if the job saves by other means, it may be that", ("between-steps", "start-delay")),
+)
+#: Where data-load rows of workers that begin forwards late tell of no wait, as the rule for loaders says.
+SILENT_SHARE = 0.8
+SILENT = (
+    "forwards begin late, or take longer, where data is read, and data-load rows tell of no wait then: look at what else comes "
+    "before, as rollouts or the making of a batch, and no rule says why"
 )
 #: What slow transfers may be that are random, or too few to tell.
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
@@ -64,8 +71,15 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
     where, gain = locate_and_price(analysis, (component,), place, least)
     title, text = describe_uneven(analysis, where) if component == UNEVEN else ("", "")
     if component == "worker" and not analysis.breakdown.slow_workers.any():
-        title = "unknown cause: slow optimizers"
-        text = "optimizers take longer there than those of peers in all steps, computes do not, and no rule says why"
+        if analysis.breakdown.stalls.seconds_of(StallKind.WORKER).any():
+            title, what, others = "slow in the same microbatch of each step", "the same microbatches", "others"
+        else:
+            title, what, others = "slow optimizers", "optimizers", "computes"
+        title = f"unknown cause: {title}"
+        text = f"{what} take longer there than those of peers in all steps, {others} do not, and no rule says why"
+    silent = analysis.features.get("input.silent_share")
+    if component == "input-delay" and silent is not None and (silent.value or 0.0) >= SILENT_SHARE:
+        title, text = "unknown cause: late forwards where data is read", SILENT
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     if component == "transfer":
         text += f"; {BUSY_HOST if analysis.trace.is_on_one_cpu else TRANSFERS}"

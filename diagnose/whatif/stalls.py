@@ -20,6 +20,7 @@ from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection
 from diagnose.whatif.components.input_delay import attribute_to_input
 from diagnose.whatif.components.malloc_pause import attribute_to_allocator
+from diagnose.whatif.components.start_delay import attribute_to_saves
 from diagnose.whatif.components.step import attribute_to_plan
 from diagnose.whatif.components.worker import attribute_to_workers
 from diagnose.whatif.computes import Place, find_last, iterate_blocks, list_computes, place_of
@@ -36,7 +37,7 @@ MAX_SIZES = 3
 #: section 5.4, and a public trace of Primus: 240 to 280 ms beside 20 ms).
 APART_RATIO = 4.0
 #: In this order the place of a stall is asked what it says: each takes what the ones before it left, collections come last.
-BY_PLACE = (attribute_to_plan, attribute_to_input, attribute_to_allocator, attribute_to_collection)
+BY_PLACE = (attribute_to_plan, attribute_to_saves, attribute_to_input, attribute_to_allocator, attribute_to_collection)
 
 
 def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is

@@ -31,6 +31,8 @@ AS_LATE_SHARE = 0.5
 READERS_SHARE = 0.9
 #: Saves and planned work come at a period, exact to the first part, and not in more than the second part of the steps.
 REGULAR, MAX_PERIODIC_SHARE = 0.8, 0.6
+#: A row of a save counts from this part of a delay on: what it writes is gathered and copied before, which mostly no row tells.
+SAVED_SHARE = 0.1
 #: What is equally long in all steps, to this part, is how a step begins: without rows nobody can say what it is.
 STEADY_SPREAD = 0.1
 
@@ -231,7 +233,8 @@ def _ask_rows(
     for kind in sorted(covered_s, key=lambda kind: -float(covered_s[kind].sum())):
         for i in np.flatnonzero(covered_s[kind].any(axis=(1, 2))).tolist():
             node, said_s = int(nodes[i]), np.minimum(covered_s[kind][i], idle_s[i])
-            at = (said_s > 0) & (said_s >= COVERED_SHARE * delays.late_s.get(node, 0.0))
+            least = SAVED_SHARE if kind == StallKind.SAVING else COVERED_SHARE
+            at = (said_s > 0) & (said_s >= least * delays.late_s.get(node, 0.0))
             if at.any():
                 delays.assign(node, at, np.full(shape, kind, dtype=np.int8), said_s, by_row=True)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from diagnose.features.periodicity import LOADER_CHANCE, PLANNED_CHANCE, STOP_CHANCE, measure_periodicity
+from diagnose.features.periodicity import FIRST_CHANCE, LOADER_CHANCE, PLANNED_CHANCE, STOP_CHANCE, measure_periodicity
 from diagnose.model.feature import Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
@@ -213,18 +213,19 @@ def test_two_stops_have_no_period(n_stops: int, rows: Sequence[int], doubt: floa
     stops = gains({"start-delay": [4.0 if step in (1, 4, 7)[:n_stops] else 0.0 for step in range(N_STEPS)]})
     stops.blame_s["start-delay"] = np.array([[1.0], [0.0]])
     found = measure_periodicity(components(), stops, evidence([(Op.CHECKPOINT, row) for row in rows], seconds=8.0))
-    assert found["stall.planned_doubt"].value == 0.0 or n_stops > 2
-    assert found["stall.rare_doubt"].value == pytest.approx(doubt)
+    planned, rare = (found[f"stall.{name}_doubt"].value or 0.0 for name in ("planned", "rare"))
+    assert planned == (0.0 if rows else FIRST_CHANCE)
+    assert rare == pytest.approx(max(doubt - planned, 0.0))
 
 
 @pytest.mark.parametrize(("of_first", "doubted"), [(0.55, True), (0.7, True), (0.8, False), (1.0, False)])
 def test_only_the_first_rank_saves_for_all(of_first: float, doubted: bool) -> None:
-    """A stop of the first of two dp ranks alone is a save; a little more on it than on the other is nothing."""
+    """A stop of the first of two dp ranks alone is mostly a save; a little more on it than on the other is nothing."""
     stops = gains({"start-delay": every(3)})
     stops.blame_s["start-delay"] = np.array([[of_first], [1.0 - of_first]])
     found = measure_periodicity(components(), stops, evidence())
     assert found["stall.loader_doubt"].value == (LOADER_CHANCE if doubted else 0.0)
-    assert found["stall.planned_doubt"].value == ((1.0 - LOADER_CHANCE) * PLANNED_CHANCE if doubted else 0.0)
+    assert found["stall.planned_doubt"].value == ((1.0 - LOADER_CHANCE) * PLANNED_CHANCE if doubted else FIRST_CHANCE)
 
 
 @pytest.mark.parametrize(

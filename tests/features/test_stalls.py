@@ -219,9 +219,9 @@ def test_short_waits_beside_long_ones_do_not_count() -> None:
     assert (found["a_step"], found["in_a_step"]) == (pytest.approx(0.2), pytest.approx(1.0))
 
 
-@pytest.mark.parametrize(("n_rows", "silent"), [(N_STEPS, 0.5), (N_STEPS // 2, 0.0)])
+@pytest.mark.parametrize(("n_rows", "silent"), [(N_STEPS, 0.5), (N_STEPS // 2, 0.5), (N_STEPS // 2 - 1, 0.0)])
 def test_waits_that_rows_of_a_loader_do_not_tell_of(n_rows: int, silent: float) -> None:
-    """Of two waits of one worker with rows in all steps one has none; where half of its steps have any, nobody can say."""
+    """Of two waits of one worker with rows in all steps one has none; where fewer than half have any, nobody can say."""
     places = {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 2)}
     parts = stalled(before=of(StallKind.INPUT, places), recorded=[(FORWARD, 0, 0, 1, 0)])
     rows = [(Op.DATA_LOAD, 100 + step) for step in range(n_rows)]
@@ -354,6 +354,16 @@ def test_a_collector_must_fill_up_again() -> None:
     }
     assert found["regular"] == 0.0
     assert found["in pairs"] is not None and found["in pairs"] > 1.0
+
+
+def test_rows_of_late_starts_tell_of_collections_too() -> None:
+    """Short pauses that come in pairs say nothing beside long ones before steps that have rows."""
+    pauses = of(StallKind.COLLECTION, {(FORWARD, 0, 0, (dp + i) % N_STEPS, dp): 1.0 for dp in range(8) for i in (0, 1)})
+    parts = stalled(pauses, n_dp=8)
+    before_s = np.zeros((2, N_STEPS, 8))
+    before_s[1, ::4, 3] = 9.0
+    found = measure_stalls(dataclasses.replace(parts, collected_s=before_s), evidence())
+    assert found["collection.close_pairs"].reason == "rows tell of most of them"
 
 
 @pytest.mark.parametrize(("n_steps", "n_microbatches", "doubt"), [(8, 2, True), (8, 1, False), (2, 2, True)])

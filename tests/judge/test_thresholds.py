@@ -618,8 +618,8 @@ def test_who_can_have_it_counts() -> None:
     ("second", "named"), [(0.249, [(1, 0)]), (0.251, [(1, 0), (0, 0)])], ids=["a little", "a quarter"]
 )
 def test_slow_workers_that_lose_little_are_not_named(second: float, named: list[tuple[int, int]]) -> None:
-    """Beside the worst: a quarter of it, where that is less than 2% of the step."""
-    for gain, is_large in ((0.06, False), (0.9, True)):
+    """Beside the worst: a quarter of it, where that is less than 10% of the step."""
+    for gain, is_large in ((0.4, False), (0.9, True)):
         analysis = blamed([[second, 0.0], [1.0, 0.0]], "worker", gain)
         analysis = dataclasses.replace(
             analysis, suspects=dataclasses.replace(analysis.suspects, workers=((1, 0), (0, 0)))

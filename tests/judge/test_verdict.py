@@ -913,6 +913,20 @@ def test_who_is_slow_in_its_optimizers_alone_is_placed() -> None:
     assert cause.recoverable == pytest.approx(1.0 - mended_s / job.truth.step_time_s, abs=0.01)
 
 
+def test_who_is_slow_in_the_same_microbatch_alone_is_placed() -> None:
+    """One worker takes longer for one microbatch of every step: no document and no machine does that."""
+    inputs = draw_inputs(SPEC)
+    of_microbatch = (inputs.programme.microbatch == 1) & (inputs.programme.stage == 2)
+    work_s = inputs.work_s.copy()
+    work_s[of_microbatch, :, 1] *= 3.0
+    (cause,) = diagnose_table(generate(SPEC, healthy=dataclasses.replace(inputs, work_s=work_s)).trace).causes
+    assert (cause.title, [(worker.dp, worker.pp) for worker in cause.where.workers]) == (
+        "unknown cause: slow in the same microbatch of each step",
+        [(1, 2)],
+    )
+    assert cause.evidence[0].text.startswith("the same microbatches take longer there")
+
+
 def test_unknown_time_has_place_and_onset() -> None:
     """What no rule explains is placed and dated as a cause would be: workers, stage, or the steps from which on it is there."""
     spec = dataclasses.replace(SPEC, steps=16)

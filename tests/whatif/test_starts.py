@@ -3,19 +3,22 @@
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from diagnose.faults.checkpoint_stall import CheckpointStall
 from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.garbage_collection import GarbageCollection
 from diagnose.faults.generate import generate
 from diagnose.faults.planned_work import PlannedWork
 from diagnose.faults.spec import JobSpec, Schedule
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.stalls import StallKind
-from tests.judge.cases import diagnose_table, measured
+from tests.judge.cases import diagnose_table, measure, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=5)
 ABSOLUTE = dataclasses.replace(SPEC, absolute_times=True)
+DATA_PARALLEL = JobSpec(pp=1, dp=4, microbatches=2, steps=24, gathers=False, absolute_times=True, seed=5)
 TOLERANCE = 0.02
 
 
@@ -135,6 +138,35 @@ def test_a_job_that_reads_nothing_waits_for_no_input() -> None:
     assert diagnosis.features["gain.input-delay"] == 0.0
     (unknown,) = diagnosis.causes
     assert unknown.evidence[0].text.endswith("if the job reads its data by other means, it may wait for these")
+
+
+@pytest.mark.parametrize("told", [0.2, 0.05])
+def test_what_is_saved_is_gathered_before(told: float) -> None:
+    """Rows of saves tell of all that keeps their worker from beginning a step, where they are a tenth of it."""
+    job = generate(DATA_PARALLEL, [CheckpointStall(period_steps=4, where="before", first_rank_only=True)])
+    rows = job.trace.to_pandas()
+    saving = rows.optype == "checkpoint"
+    rows.loc[saving, "start_ts"] += (1.0 - told) * rows.duration[saving]
+    rows.loc[saving, "duration"] *= told
+    trace = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(job.trace.schema.metadata)
+    stalls = measure(trace).breakdown.stalls
+    by_rows = float(stalls.before_s[stalls.recorded_before & (stalls.before == StallKind.SAVING)].sum())
+    all_s = float(stalls.seconds_of(StallKind.SAVING).sum())
+    assert by_rows == pytest.approx(all_s if told > 0.1 else 0.0, rel=0.01)
+
+
+def test_the_first_rank_saves_at_a_period() -> None:
+    """With one stage nothing but forwards opens a step: dp rank 0 alone begins every fourth late, and no collector counts steps."""
+    fault = CheckpointStall(period_steps=4, where="before", first_rank_only=True, recorded=False)
+    diagnosis, recoverable = found(DATA_PARALLEL, fault)
+    assert said(diagnosis) == ["checkpoint-stall"]
+    (cause,) = diagnosis.causes
+    assert cause.recoverable == pytest.approx(recoverable, abs=TOLERANCE)
+    assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(0, 0)]
+    assert cause.confidence < 0.8  # who evaluates or logs for all is mostly the first, too
+    late = dataclasses.replace(DATA_PARALLEL, seed=6)
+    collections = GarbageCollection(on_workers=((0, 0),), worker_period_steps=5.0, jitter=0.3, inside_share=0.0)
+    assert "checkpoint-stall" not in said(diagnose_table(generate(late, [collections]).trace))
 
 
 def test_a_job_that_never_saves_may_save_by_other_means() -> None:

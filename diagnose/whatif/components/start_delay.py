@@ -9,9 +9,28 @@ from diagnose.model.feature import Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
+from diagnose.whatif.components.attribution import LongStalls
 from diagnose.whatif.components.component import Component, Part
+from diagnose.whatif.components.evaluation import is_interval
 from diagnose.whatif.computes import iterate_blocks
 from diagnose.whatif.observed import Observed
+
+#: The first data-parallel rank alone is late where it has this part of all that begin a step late by as much.
+ALONE_SHARE = 0.8
+
+
+def attribute_to_saves(found: LongStalls) -> None:
+    """Attribute to saves what makes the first data-parallel rank alone begin steps late, every so many: it writes for all.
+
+    A collector counts objects and not steps, and a loader reads on every rank.
+    """
+    late, _ = found.late_or_long()
+    at = found.long & late
+    at[1:], at[:, :, 1:] = False, False
+    first = at[..., 0].any(axis=(0, 1, 2))
+    if at.shape[-1] > 1 and at[..., 0].sum() >= ALONE_SHARE * at.sum() and is_interval(found.steps, first):
+        at[..., 1:] = False
+        found.assign(at, StallKind.SAVING)
 
 
 def find_late_starts(

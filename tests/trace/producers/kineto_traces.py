@@ -210,8 +210,9 @@ def training_loop(plan: str, *, pause_us: float = 20.0) -> KinetoTrace:
     """Make a rank of a job on the CPU that does what each letter of a plan says, one after the other.
 
     `L` fetches a batch, `F` and `B` are a forward of ten operators and its backward, `E` a forward that no backward comes back to,
-    `U` an update, `M` one done by hand, `C` a loss that is looked at. `(` and `)` begin and end `Optimizer.step` around what a
-    closure does, and `P` steps the profiler. Backwards run on the main thread, as they do on the CPU.
+    `U` an update, `M` one done by hand, `C` a loss that is looked at, `S` the copies of 20 weights to be saved. `(` and `)` begin
+    and end `Optimizer.step` around what a closure does, and `P` steps the profiler. Backwards run on the main thread, as they do
+    on the CPU.
     """
     trace = KinetoTrace()
     at, marked, opened, n_marks = 1000.0, 1000.0, 0.0, 0
@@ -236,6 +237,11 @@ def training_loop(plan: str, *, pause_us: float = 20.0) -> KinetoTrace:
             at += 10.0 * n_operators
             if letter == "U" and not opened:
                 trace.annotate("Optimizer.step#Adam.step", begun - 1.0, at - begun + 2.0)
+        elif letter == "S":
+            for _ in range(20):
+                trace.span("cpu_op", "detach", at, 8.0)
+                trace.span("cpu_op", "aten::clone", at + 10.0, 8.0)
+                at += 20.0
         elif letter == "L":
             trace.annotate("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at, 30.0)
             at += 30.0
@@ -247,5 +253,5 @@ def training_loop(plan: str, *, pause_us: float = 20.0) -> KinetoTrace:
         else:
             trace.annotate(f"ProfilerStep#{n_marks}", marked, at - marked)
             n_marks, marked = n_marks + 1, at
-        at += pause_us if letter in "LFBEUMC" else 1.0
+        at += pause_us if letter in "LFBEUMCS" else 1.0
     return trace

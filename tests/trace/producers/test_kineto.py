@@ -262,6 +262,7 @@ def count_rows(recording: Recording, *ops: Op) -> list[list[int]]:
         ("LFBUC" * 6, [1] * 6, 0),
         ("LFBU" * 3 + "LELELE" + "LFBU" * 3, [1] * 6, 1),
         ("LFBUEEEP" * 4, [1] * 4, 4),
+        ("LFBUS" * 4, [1] * 4, 0),  # saving computes nothing
     ],
 )
 def test_steps_are_those_of_any_loop(tmp_path: Path, plan: str, computes: list[int], evaluations: int) -> None:

@@ -23,6 +23,24 @@ UPDATE, ZERO = "Optimizer.step", "Optimizer.zero_grad"
 EVALUATION_SHARE = 0.5
 #: ... and not below so many: a loss, a gradient's norm and their logging take some.
 LEAST_EVALUATION = 8
+#: Operators that copy, name or fetch tensors compute nothing: who takes the state to save it calls one for each weight.
+COPYING = frozenset(
+    f"{of}{name}"
+    for of in ("", "aten::")
+    for name in (
+        "_to_copy",
+        "clone",
+        "contiguous",
+        "copy_",
+        "detach",
+        "detach_",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "item",
+        "to",
+    )
+)
 #: Calls that move a tensor to one peer, or from one.
 TO_ONE_PEER = ("send", "recv")
 
@@ -46,7 +64,9 @@ class HostOperators:
     calls: tuple[Exchange, ...]  # sends and receives, as they were called
     apart: tuple[float, ...]  # when the host began what ends a forward: fetching input, an update
     updates: tuple[Seconds, Seconds]  # merged updates of the weights
-    other: tuple[Seconds, Seconds]  # outermost operators of the main thread that are none of all that
+    other: tuple[
+        Seconds, Seconds
+    ]  # outermost operators of the main thread that are none of all that, and compute something
 
 
 def find_main_thread(found: Collected) -> int:
@@ -96,6 +116,8 @@ def list_operators(found: Collected, main: int) -> HostOperators:
     if len(marks):
         first, last = np.searchsorted(marks, outer.start), np.searchsorted(marks, outer.end, side="right")
         forward = may_be & (last > first)
+    copies = np.array([name in COPYING for name in found.operator_names], dtype=bool)
+    other = may_be & ~forward & ~copies[outer.key]
     calls: list[Exchange] = []
     for exchange in found.exchanges:
         if exchange.by == "call" and exchange.collective in TO_ONE_PEER and exchange.thread == main:
@@ -109,7 +131,7 @@ def list_operators(found: Collected, main: int) -> HostOperators:
         calls=tuple(calls),
         apart=tuple(ended.tolist()),
         updates=updates,
-        other=(outer.start[may_be & ~forward], outer.end[may_be & ~forward]),
+        other=(outer.start[other], outer.end[other]),
     )
 
 
