@@ -10,6 +10,7 @@ from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.period import MIN_HITS, MIN_PERIODIC_HITS, find_period
+from diagnose.numerics.robust import nan_median
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -35,6 +36,8 @@ READS_AS = {
     "period shows, and no row tells, beyond those above",
     "stall.input_doubt": "how probable it is that what looks like waiting for input is the end of a stop of all: it is mostly "
     "in steps that lose time at their start, or after one that does at its end, which are few; misleads where a loader stops all",
+    "step.shared": "part of what computes vary by from step to step that all workers and directions have in common; 1 steps have "
+    "more or less work, 0.7 busy hosts, 0 slow steps follow on slow ones; misleads where all is slow in single steps",
     "step.forward_only": "part of the slow steps' excess that is in forwards; 1 an evaluation, 0.5 both directions alike",
     "step.regularity": "as stall.regularity, of steps whose computes are slow on all workers",
 }
@@ -77,7 +80,8 @@ def measure_periodicity(
     borders = _measure_borders(breakdown, order, gains, evidence)
     n_stages = breakdown.slow_workers.shape[1]
     doubts = _measure_doubts(gains, evidence, borders, n_stages, on_one_clock=on_one_clock)
-    return borders | doubts | _measure_slow_steps(breakdown.steps[order], breakdown.step_ratio[:, order])
+    slow = _measure_slow_steps(breakdown.steps[order], breakdown.step_ratio[:, order])
+    return borders | doubts | slow | {"step.shared": _share_of_steps(breakdown, order)}
 
 
 def _measure_doubts(
@@ -194,6 +198,24 @@ def _measure_slow_steps(steps: Ints, ratio: Seconds) -> Features:
         "step.forward_only": Feature(float(excess[0] / excess.sum())),
         "step.regularity": Feature(regularity if slow.sum() >= MIN_HITS else 1.0),
     }
+
+
+def _share_of_steps(breakdown: Breakdown, order: Ints) -> Feature:
+    """Say how much of what computes vary by from step to step all workers and both directions have in common.
+
+    Only where it comes and goes: what stays for some steps is a slowdown of the whole job, or more work from there on.
+    """
+    pace_s = nan_median(breakdown.alike_s, axis=2)[:, :, order]  # (n_directions, n_virtual, n_steps, n_dp)
+    logs = np.log(np.where(pace_s > 0, pace_s, np.nan))
+    logs = logs - nan_median(logs, axis=2, keepdims=True)
+    of_step = nan_median(logs, axis=(0, 1, 3))
+    known = np.isfinite(of_step)
+    of_step, logs = of_step[known], logs[:, :, known]
+    varies = float(np.var(of_step)) if len(of_step) >= MIN_HITS else 0.0
+    if not varies:
+        return Feature.missing("computes do not vary from step to step, or there are too few steps")
+    stays = float(np.square(np.diff(of_step)).mean()) < varies
+    return Feature(0.0 if stays else varies / (varies + float(np.nanvar(logs - of_step[:, None]))))
 
 
 def _lost_at_borders(steps: Ints, order: Ints, gains: Gains) -> tuple[Ints, Seconds, Bools]:

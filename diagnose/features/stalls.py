@@ -281,9 +281,10 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> Feature:
     if is_told or records or first_s.sum() < FIRST_SHARE * waited_s.sum():
         return Feature(0.0)
     hits = waited_s > _least_length(waited_s)
+    in_step: Bools = np.any(hits, axis=(0, 2))
     seldom = bool((hits.mean(axis=1) <= SELDOM_SHARE).all())
     in_time = np.argsort(breakdown.steps, kind="stable")
-    _, regularity, chance = find_period(breakdown.steps[in_time], hits.any(axis=(0, 2))[in_time])
+    _, regularity, chance = find_period(breakdown.steps[in_time], in_step[in_time])
     is_one = hits.any(axis=1).sum() == 1
     counts_steps = is_one and hits.sum() >= MIN_PERIODIC and regularity >= REGULAR and chance <= PERIOD_CHANCE
     return Feature(COLLECTED_CHANCE if seldom and not counts_steps and not _are_together(hits) else 0.0)
@@ -291,12 +292,12 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> Feature:
 
 def _are_together(hits: Bools) -> bool:
     """Say whether workers wait in the same steps, more of them at once than chance does; shape (n_stages, n_steps, n_dp)."""
-    steps = np.flatnonzero(hits.any(axis=(0, 2)))
-    hits = hits[:, steps[0] : steps[-1] + 1]
-    often = hits.mean(axis=1)
+    steps = np.flatnonzero(np.any(hits, axis=(0, 2)))
+    span = slice(int(steps[0]), int(steps[-1]) + 1)
+    often = hits[:, span].mean(axis=1)
     by_chance = float((often * (1.0 - often)).sum())
     # All of n at once: n times the variance of chance.
-    return float(hits.sum(axis=(0, 2)).var()) > TOGETHER_RATIO * by_chance
+    return float(hits[:, span].sum(axis=(0, 2)).var()) > TOGETHER_RATIO * by_chance
 
 
 def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:

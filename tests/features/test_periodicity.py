@@ -1,5 +1,6 @@
 """When time is lost at the borders between steps: its period, whether rows explain it, and which steps are slow as a whole."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -292,3 +293,22 @@ def test_few_coarse_lines_show_a_period(every: int) -> None:
     assert all(
         find_train(lines, rng.random(40) < share, width=10) is None for share in (0.05, 0.1, 0.2) for _ in range(50)
     )
+
+
+@pytest.mark.parametrize(
+    ("course", "noise", "shared"),
+    [("anew", 0.02, 0.95), ("anew", 0.6, 0.6), ("from a step on", 0.02, 0.0)],
+    ids=["batches of other lengths", "busy hosts", "a slowdown"],
+)
+def test_what_all_computes_of_a_step_have_in_common(course: str, noise: float, shared: float) -> None:
+    """Where a step has more work all workers and both directions take as much longer; what stays is no work that steps draw."""
+    rng = np.random.default_rng(3)
+    base = components(n_dp=4)
+    of_step = rng.choice([1.0, 1.5], N_STEPS) if course == "anew" else np.where(np.arange(N_STEPS) < 5, 1.0, 1.5)
+    alone = np.exp(noise * rng.standard_normal((2, base.compute_s.shape[1], 1, N_STEPS, 4)))
+    compute_s = base.compute_s * of_step[:, None] * alone
+    found = measure_periodicity(dataclasses.replace(base, compute_s=compute_s), gains(), evidence())[
+        "step.shared"
+    ].value
+    assert found is not None
+    assert (found >= shared) if shared > 0.9 else (found <= shared)

@@ -27,7 +27,7 @@ def attribute_to_saves(found: LongStalls) -> None:
     late, _ = found.late_or_long()
     at = found.long & late
     at[1:], at[:, :, 1:] = False, False
-    first = at[..., 0].any(axis=(0, 1, 2))
+    first: Bools = np.any(at[..., 0], axis=(0, 1, 2))
     if at.shape[-1] > 1 and at[..., 0].sum() >= ALONE_SHARE * at.sum() and is_interval(found.steps, first):
         at[..., 1:] = False
         found.assign(at, StallKind.SAVING)
