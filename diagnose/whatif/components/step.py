@@ -114,8 +114,8 @@ def attribute_to_plan(found: LongStalls) -> None:
 def _has_more_work(features: Features, _explained: Collection[str]) -> bool:
     """Say whether slow steps are those with more work, by tokens or as all computes are longer alike: that is nobody's fault."""
     found = (features.get(name) for name in ("sequence.slow_steps", "step.shared"))
-    told, shared = (0.0 if one is None else one.value or 0.0 for one in found)
-    return told >= MORE_WORK_SHARE or shared >= SHARED_SHARE
+    told, shared = (None if one is None else one.value for one in found)
+    return (shared or 0.0) >= SHARED_SHARE if told is None else told >= MORE_WORK_SHARE
 
 
 COMPONENT = Component(
