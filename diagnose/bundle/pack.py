@@ -77,31 +77,20 @@ class LeftOut:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bundle:
-    """What is in a bundle.
+    """What is in a bundle."""
 
-    Attributes
-    ----------
-    job : str
-        Path of the job in the zip.
-    location : str
-        Where the job was, as far as that names it.
-    files : tuple of (str, FileKind)
-        Path in the zip, and what each is of use for.
-    left_out : tuple of LeftOut
-    masked : dict of str to int
-        Secrets by kind.
-    renamed : dict of str to int
-        Names that were replaced, by kind.
-    names : dict of str to str
-        New name -> old one, for who made the bundle and nobody else.
-    """
-
+    #: Path of the job in the zip.
     job: str
+    #: Where the job was, as far as that names it.
     location: str
+    #: Path in the zip, and what each is of use for.
     files: tuple[tuple[str, FileKind], ...]
     left_out: tuple[LeftOut, ...]
+    #: Secrets by kind.
     masked: dict[str, int]
+    #: Names that were replaced, by kind.
     renamed: dict[str, int]
+    #: New name -> old one, for who made the bundle and nobody else.
     names: dict[str, str]
 
 

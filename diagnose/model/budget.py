@@ -13,30 +13,21 @@ Share = Annotated[float, Meta(ge=0, le=1)] | None
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CleanStep:
-    """The step that is left when every component is removed, taken apart: mean seconds of a worker; together the clean step.
+    """The step that is left when every component is removed, taken apart: mean seconds of a worker; together the clean step."""
 
-    Attributes
-    ----------
-    compute_s : float
-        Some compute runs.
-    bubble_s : float
-        The pipeline's shape alone keeps workers waiting: no launch is late, and nothing but computes takes time.
-    transfers_s, collectives_s : float
-        What point-to-point transfers, and then collectives, add to that; who waits for other data-parallel ranks does so in these.
-    host_s : float
-        What launch delays, and collections of all workers at a planned place, add.
-    others_s : float
-        What rows of types that the format does not name add, where they keep their worker from computing.
-    between_s : float
-        Time between steps.
-    """
-
+    #: Some compute runs.
     compute_s: float
+    #: The pipeline's shape alone keeps workers waiting: no launch is late, and nothing but computes takes time.
     bubble_s: float
+    #: `transfers_s`, `collectives_s`: what point-to-point transfers, and then collectives, add to that; who waits for other
+    #: data-parallel ranks does so in these.
     transfers_s: float
     collectives_s: float
+    #: What launch delays, and collections of all workers at a planned place, add.
     host_s: float
+    #: What rows of types that the format does not name add, where they keep their worker from computing.
     others_s: float
+    #: Time between steps.
     between_s: float
 
     @property

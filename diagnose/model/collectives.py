@@ -20,20 +20,13 @@ NONE = -1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Communicator:
-    """A process group, or the communicator of one.
+    """A process group, or the communicator of one."""
 
-    Attributes
-    ----------
-    name : str
-        As people call it: `tp`, `dp`, `world`; else the id that the library gave it.
-    ranks : ndarray of int64, shape (n_ranks,)
-        World ranks, by their rank in it; -1 for one that left nothing behind and that nothing names.
-    is_stated : bool
-        True where the recording says who belongs to it; else these are the ranks that took part.
-    """
-
+    #: As people call it: `tp`, `dp`, `world`; else the id that the library gave it.
     name: str
+    #: Shape (n_ranks,): world ranks, by their rank in it; -1 for one that left nothing behind and that nothing names.
     ranks: Ints
+    #: True where the recording says who belongs to it; else these are the ranks that took part.
     is_stated: bool
 
 
@@ -42,78 +35,52 @@ class Collectives:
     """Operations of all ranks; rows of one rank lie together, in the order in which it called them.
 
     All arrays of rows have shape (n_rows,); times are Unix seconds of the rank's own host.
-
-    Attributes
-    ----------
-    name : str
-        How reports call it.
-    format : str
-        Who recorded it: `PyTorch Flight Recorder`, `NCCL Inspector`.
-    ranks : ndarray of int64, shape (n_files,)
-        World ranks that left something behind, increasing.
-    are_ranks_known : bool
-        False where nothing tells world ranks: then processes are numbered by host and process id.
-    written_s : ndarray of float64, shape (n_files,)
-        When the file of each rank was written by the file system; a copy is younger than what it copies.
-    timeout_s : float
-        After how long the library gives up waiting; NaN where nothing says so.
-    hosts : tuple of str
-        Of each of `ranks`; empty where nothing tells hosts.
-    communicators : tuple of Communicator
-    kinds : tuple of str
-        Names of operations: `all_reduce`, `send`.
-    is_ordered : bool
-        True where rows of different communicators are in the order of their calls.
-    rank : ndarray of int64
-        World rank.
-    communicator, kind : ndarray of int64
-        Indices into `communicators` and `kinds`.
-    number : ndarray of int64
-        Sequence number in the communicator, the same on all its ranks; of a transfer, the rank's own count.
-    peer : ndarray of int64
-        World rank at the other end of a transfer; -1 of a collective.
-    is_send : ndarray of bool
-    size : ndarray of int64
-        Elements, or bytes, that the rank gave; -1 where not known.
-    content : ndarray of int64
-        The same for operations of one kind, size and data type.
-    called_s : ndarray of float64
-        When the rank put it into the queue.
-    noticed_s : ndarray of float64
-        When the library noticed that it is over, up to a tenth of a second late.
-    duration_s : ndarray of float64
-        From its start to its end on this rank, waiting for others included; of operations sent as one, each has its part.
-    state : ndarray of int8
-        `SCHEDULED`, `STARTED`, `COMPLETED`.
-    frames : dict of int to str
-        Where a rank called it, by row: of the last call of each rank, and of calls that are not over.
-    span_s : float
-        From the first to the last time of all rows; NaN where there is none.
     """
 
+    #: How reports call it.
     name: str
+    #: Who recorded it: `PyTorch Flight Recorder`, `NCCL Inspector`.
     format: str
+    #: Shape (n_files,): world ranks that left something behind, increasing.
     ranks: Ints
+    #: False where nothing tells world ranks: then processes are numbered by host and process id.
     are_ranks_known: bool
+    #: Shape (n_files,): when the file of each rank was written by the file system; a copy is younger than what it copies.
     written_s: Seconds
+    #: After how long the library gives up waiting; NaN where nothing says so.
     timeout_s: float
+    #: Of each of `ranks`; empty where nothing tells hosts.
     hosts: tuple[str, ...]
     communicators: tuple[Communicator, ...]
+    #: Names of operations: `all_reduce`, `send`.
     kinds: tuple[str, ...]
+    #: True where rows of different communicators are in the order of their calls.
     is_ordered: bool
+    #: World rank.
     rank: Ints
+    #: `communicator`, `kind`: indices into `communicators` and `kinds`.
     communicator: Ints
     kind: Ints
+    #: Sequence number in the communicator, the same on all its ranks; of a transfer, the rank's own count.
     number: Ints
+    #: World rank at the other end of a transfer; -1 of a collective.
     peer: Ints
     is_send: Bools
+    #: Elements, or bytes, that the rank gave; -1 where not known.
     size: Ints
+    #: The same for operations of one kind, size and data type.
     content: Ints
+    #: When the rank put it into the queue.
     called_s: Seconds
+    #: When the library noticed that it is over, up to a tenth of a second late.
     noticed_s: Seconds
+    #: From its start to its end on this rank, waiting for others included; of operations sent as one, each has its part.
     duration_s: Seconds
+    #: `SCHEDULED`, `STARTED`, `COMPLETED`.
     state: NDArray[np.int8]
+    #: Where a rank called it, by row: of the last call of each rank, and of calls that are not over.
     frames: dict[int, str]
+    #: From the first to the last time of all rows; NaN where there is none.
     span_s: float
     warnings: tuple[str, ...] = ()
 

@@ -32,23 +32,15 @@ _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Suspect(Struct, frozen=True, kw_only=True):
-    """A machine that a cause is blamed on.
+    """A machine that a cause is blamed on."""
 
-    Attributes
-    ----------
-    host : str
-        Its name, as the trace has it.
-    causes : tuple of str
-        Ids of the causes that name it.
-    cards : tuple of int
-        Indices of their GPUs, where ranks are dealt to machines in order; empty where nobody knows.
-    partners : tuple of str
-        Machines at the other ends of links that are blamed.
-    """
-
+    #: Its name, as the trace has it.
     host: str
+    #: Ids of the causes that name it.
     causes: tuple[str, ...]
+    #: Indices of their GPUs, where ranks are dealt to machines in order; empty where nobody knows.
     cards: tuple[int, ...] = ()
+    #: Machines at the other ends of links that are blamed.
     partners: tuple[str, ...] = ()
 
 
@@ -61,37 +53,25 @@ class Pair(Struct, frozen=True):
 
 
 class TestPlan(Struct, frozen=True, kw_only=True):
-    """What is run where.
-
-    Attributes
-    ----------
-    job : str
-        Id of the job, or a digest of it where it holds more than letters, digits and a few signs.
-    suspects : tuple of Suspect
-        Worst first.
-    controls : tuple of str
-        Sound machines of the same job, to compare with.
-    left_out : int
-        Suspects beyond those that are tested at once.
-    tests : tuple of str
-        Groups of tests: "gpu", "network", "cpu", "memory", "disk".
-    pairs : tuple of Pair
-        For the network, by rounds.
-    n_cards : int or None
-        GPUs a machine; None where nobody knows.
-    data : str
-        Folder that reading is tested in; empty for none.
-    """
+    """What is run where."""
 
     __test__ = False  # no test of pytest
 
+    #: Id of the job, or a digest of it where it holds more than letters, digits and a few signs.
     job: str
+    #: Worst first.
     suspects: tuple[Suspect, ...]
+    #: Sound machines of the same job, to compare with.
     controls: tuple[str, ...]
+    #: Suspects beyond those that are tested at once.
     left_out: int
+    #: Groups of tests: "gpu", "network", "cpu", "memory", "disk".
     tests: tuple[str, ...]
+    #: For the network, by rounds.
     pairs: tuple[Pair, ...]
+    #: GPUs a machine; None where nobody knows.
     n_cards: int | None = None
+    #: Folder that reading is tested in; empty for none.
     data: str = ""
 
     @property

@@ -21,71 +21,50 @@ class Finding:
 
     An episode is the time from when it came until it was fixed; when it comes back another begins. All moments in seconds
     since 1970.
-
-    Attributes
-    ----------
-    fingerprint : str
-        Of the cause, as the diagnosis gives it.
-    cause, title, family : str
-        `title` is the cause in a few words, `family` the framework and the parallelism.
-    state : str
-        `open` or `fixed`.
-    event : str
-        How this episode began: `opened` or `reopened`.
-    opened_at : float
-        The first run of this episode; names its ticket, with the fingerprint.
-    reminded_at : float or None
-        When an acknowledgement of this episode ran out.
-    first_seen_at, last_seen_at : float
-        The first run with it ever, and the last.
-    last_ended_at : float or None
-        When the last run with it ended, by the metadata of the jobs; None where one of this episode does not say.
-    last_noted_at : float
-        When the last run with it came into the store.
-    n_seen : int
-        Runs that had it, in all episodes.
-    severity, who, owner : str or None
-        As the worst run said when the episode began: they are how alerts are told apart, and stay.
-    worst_location : str
-        The run that loses most, of those that had it last.
-    gpu_hours_lost_per_day : float or None
-        Over all jobs that had it last, while they run: GPUs x 24 hours x the part of the step time that comes back.
-    confidence : float
-        The highest of this episode.
-    particulars : str
-        The entry of `causes` in the diagnosis of that run, as JSON.
-    fixed_at, fixed_because
-        None while it is open.
-    name, job : str or None
-        What the job of that run is called, and the key that its runs share.
-    machine : str or None
-        The host that the fault stays with, whatever job runs there.
     """
 
+    #: Of the cause, as the diagnosis gives it.
     fingerprint: str
+    #: `cause`, `title`, `family`: `title` is the cause in a few words, `family` the framework and the parallelism.
     cause: str
     title: str
     family: str
+    #: `open` or `fixed`.
     state: str
+    #: How this episode began: `opened` or `reopened`.
     event: str
+    #: The first run of this episode; names its ticket, with the fingerprint.
     opened_at: float
+    #: When an acknowledgement of this episode ran out.
     reminded_at: float | None
+    #: `first_seen_at`, `last_seen_at`: the first run with it ever, and the last.
     first_seen_at: float
     last_seen_at: float
+    #: When the last run with it ended, by the metadata of the jobs; None where one of this episode does not say.
     last_ended_at: float | None
+    #: When the last run with it came into the store.
     last_noted_at: float
+    #: Runs that had it, in all episodes.
     n_seen: int
+    #: `severity`, `who`, `owner`: as the worst run said when the episode began: they are how alerts are told apart, and stay.
     severity: str | None
     who: str | None
     owner: str | None
+    #: The run that loses most, of those that had it last.
     worst_location: str
+    #: Over all jobs that had it last, while they run: GPUs x 24 hours x the part of the step time that comes back.
     gpu_hours_lost_per_day: float | None
+    #: The highest of this episode.
     confidence: float
+    #: The entry of `causes` in the diagnosis of that run, as JSON.
     particulars: str
+    #: `fixed_at`, `fixed_because`: None while it is open.
     fixed_at: float | None = None
     fixed_because: str | None = None
+    #: `name`, `job`: what the job of that run is called, and the key that its runs share.
     name: str | None = None
     job: str | None = None
+    #: The host that the fault stays with, whatever job runs there.
     machine: str | None = None
 
     @property

@@ -39,23 +39,15 @@ HALF_DIGIT = 0.005
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lap:
-    """The bars of one count from its begin to its end, one a count.
+    """The bars of one count from its begin to its end, one a count."""
 
-    Attributes
-    ----------
-    count : ndarray of int64, shape (n_bars,)
-        Increasing.
-    elapsed_s : ndarray of float64, shape (n_bars,)
-        Whole seconds, rounded down.
-    rate : ndarray of float64, shape (n_bars,)
-        Iterations a second, NaN where the bar does not say.
-    is_inverse : ndarray of bool, shape (n_bars,)
-        True where the bar shows seconds an iteration.
-    """
-
+    #: Shape (n_bars,): increasing.
     count: Ints
+    #: Shape (n_bars,): whole seconds, rounded down.
     elapsed_s: Seconds
+    #: Shape (n_bars,): iterations a second, NaN where the bar does not say.
     rate: Seconds
+    #: Shape (n_bars,): True where the bar shows seconds an iteration.
     is_inverse: np.ndarray
 
 

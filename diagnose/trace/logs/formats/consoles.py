@@ -71,33 +71,23 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
-    """What the line of a step looks like; all but these are as in `LogFormat`.
-
-    Attributes
-    ----------
-    step : bytes
-        A regular expression that finds a step anywhere in a line, by named groups; linear in the length of the line.
-    first_epoch : int
-        What the first epoch is called, where the log does not show it.
-    length : int
-        Steps of an epoch, where lines of epochs alone are printed and do not say it.
-    warm_up : int
-        Steps at the begin of an epoch, or of a run, that a mean leaves out once there are more; of `mean_s` it never has them.
-    of : str
-        What seconds are told of where only a rate is.
-    events : tuple of Event
-    """
+    """What the line of a step looks like; all but these are as in `LogFormat`."""
 
     name: str
     title: str
     reads: str
     example: str
     marks: tuple[bytes, ...]
+    #: A regular expression that finds a step anywhere in a line, by named groups; linear in the length of the line.
     step: bytes
     is_mean: bool = False
+    #: What the first epoch is called, where the log does not show it.
     first_epoch: int = 1
+    #: Steps of an epoch, where lines of epochs alone are printed and do not say it.
     length: int = 0
+    #: Steps at the begin of an epoch, or of a run, that a mean leaves out once there are more; of `mean_s` it never has them.
     warm_up: int = 0
+    #: What seconds are told of where only a rate is.
     of: str = ""
     events: tuple[Event, ...] = ()
 
