@@ -99,15 +99,13 @@ class LogFormat:
     opening_marks: tuple[bytes, ...] = ()
     #: True where a line stands for all steps since the line before. Likewise.
     is_mean: bool = False
-    #: A file with fewer steps is not taken for one of this format: more than one where others print such lines, too.
-    least_steps: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileFormat:
     """A format that is a whole file: one JSON document, a table, records of a tracker."""
 
-    #: `name`, `title`, `reads`, `example`, `is_mean`, `least_steps`: as of a `LogFormat`.
+    #: `name`, `title`, `reads`, `example`, `is_mean`: as of a `LogFormat`.
     name: str
     title: str
     reads: str
@@ -118,7 +116,6 @@ class FileFormat:
     #: bounded, whatever the file is.
     read: Callable[[Path, LogBuilder, str], None]
     is_mean: bool = False
-    least_steps: int = 1
     #: True where it is no text: it is told by its bytes as they are, and not looked for among the lines of a log.
     is_binary: bool = False
     #: Of a table: says by the same 64 KiB whether it has steps and a column of this name; `LogBuilder.column` then says which.

@@ -63,7 +63,7 @@ _DIGITS = {
 _FRACTION = rb"\d{1,12}(?:\.\d{1,20})?"
 
 
-def _compile(pattern: bytes) -> re.Pattern[bytes]:
+def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
     """Compile a pattern in which `<name>` stands for a number of this name."""
 
     def name_group(said: re.Match[bytes]) -> bytes:
@@ -110,8 +110,8 @@ class _Reader:
     def __init__(self, log: LogBuilder, console: Console) -> None:
         self.log, self.console = log, console
         log.of = console.of
-        self.step = _compile(console.step)
-        self.events = [(event, _compile(event.at)) for event in console.events]
+        self.step = compile_pattern(console.step)
+        self.events = [(event, compile_pattern(event.at)) for event in console.events]
         #: What the first epoch and its first step are called; the epoch, where a line of its own tells it.
         self.first_epoch, self.first_step, self.epoch = console.first_epoch, 1, -1 if console.length else 1
         self.has_epochs = any(event.kind == "epoch" for event in console.events) or "epoch" in self.step.groupindex
