@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
+from diagnose.model.plain import says
 from diagnose.model.trace import Bools, Ints, Seconds
 
 #: How far an operation came: it is in the queue; its kernel runs; it is over.
@@ -99,20 +100,20 @@ class Collectives:
 
 
 _Rank = Annotated[int, Meta(ge=0)]
-_Share = Annotated[float, Meta(description="part of the time that was recorded")]
+_Share = Annotated[float, says("part of the time that was recorded")]
 HangKind = Literal["missing", "no-dump", "mismatch", "deadlock", "not-started", "unfinished"]
 
 
 class WaitingAt(Struct, frozen=True, kw_only=True):
     """A collective, or a transfer, that some ranks wait in."""
 
-    group: Annotated[str, Meta(description="process group or communicator, as the recording calls it")]
+    group: Annotated[str, says("process group or communicator, as the recording calls it")]
     group_size: Annotated[int, Meta(ge=0)]
-    operation: Annotated[str, Meta(description="all_reduce, send, ...")]
-    number: Annotated[int, Meta(description="sequence number in the group; of a transfer, the rank's own count")]
-    waiting: Annotated[tuple[_Rank, ...], Meta(description="ranks that called it and wait")]
-    missing: Annotated[tuple[_Rank, ...], Meta(description="ranks of the group that did not call it")]
-    frame: Annotated[str | None, Meta(description="where those that wait called it")]
+    operation: Annotated[str, says("all_reduce, send, ...")]
+    number: Annotated[int, says("sequence number in the group; of a transfer, the rank's own count")]
+    waiting: Annotated[tuple[_Rank, ...], says("ranks that called it and wait")]
+    missing: Annotated[tuple[_Rank, ...], says("ranks of the group that did not call it")]
+    frame: Annotated[str | None, says("where those that wait called it")]
 
 
 class HangFacts(Struct, frozen=True, kw_only=True):
@@ -120,17 +121,17 @@ class HangFacts(Struct, frozen=True, kw_only=True):
 
     kind: Annotated[
         HangKind,
-        Meta(
-            description="missing: a rank never called what others wait in; no-dump: the same, and it left no dump; mismatch: ranks "
+        says(
+            "missing: a rank never called what others wait in; no-dump: the same, and it left no dump; mismatch: ranks "
             "called different operations under one number; deadlock: ranks wait for each other in different groups; not-started: "
             "a rank called it and its device did not begin; unfinished: all began it and none ended it"
         ),
     ]
-    ranks: Annotated[tuple[_Rank, ...], Meta(description="ranks that the others wait for; of a mismatch, the fewer")]
+    ranks: Annotated[tuple[_Rank, ...], says("ranks that the others wait for; of a mismatch, the fewer")]
     at: WaitingAt
-    n_waiting: Annotated[int, Meta(ge=0, description="ranks that wait, for these or for somebody who waits for them")]
-    last_call: Annotated[str | None, Meta(description="what the first of `ranks` called last")]
-    last_frame: Annotated[str | None, Meta(description="where it called that")]
+    n_waiting: Annotated[int, says("ranks that wait, for these or for somebody who waits for them", ge=0)]
+    last_call: Annotated[str | None, says("what the first of `ranks` called last")]
+    last_frame: Annotated[str | None, says("where it called that")]
     text: str
 
 
@@ -139,14 +140,10 @@ class LateRank(Struct, frozen=True, kw_only=True):
 
     rank: _Rank
     host: str | None
-    group: Annotated[str, Meta(description="where it was compared with ranks of the same work")]
-    more_s: Annotated[
-        float, Meta(description="seconds that it spends outside collectives more than its peers, all together")
-    ]
+    group: Annotated[str, says("where it was compared with ranks of the same work")]
+    more_s: Annotated[float, says("seconds that it spends outside collectives more than its peers, all together")]
     share: _Share
-    waited_for: Annotated[
-        float, Meta(description="part of all waiting in that group that was for this rank, 1: all of it")
-    ]
+    waited_for: Annotated[float, says("part of all waiting in that group that was for this rank, 1: all of it")]
 
 
 class SlowGroup(Struct, frozen=True, kw_only=True):
@@ -156,11 +153,11 @@ class SlowGroup(Struct, frozen=True, kw_only=True):
     ranks: tuple[_Rank, ...]
     hosts: tuple[str, ...]
     operation: str
-    transfer_s: Annotated[float, Meta(description="seconds of the transfer itself, nobody waiting: median")]
-    usual_s: Annotated[float, Meta(description="the same in the other groups: median")]
+    transfer_s: Annotated[float, says("seconds of the transfer itself, nobody waiting: median")]
+    usual_s: Annotated[float, says("the same in the other groups: median")]
     more_s: float
     share: _Share
-    is_pair: Annotated[bool, Meta(description="true of a link between two ranks, from the first to the second")]
+    is_pair: Annotated[bool, says("true of a link between two ranks, from the first to the second")]
 
 
 class CollectivesDocument(Struct, frozen=True, kw_only=True):
@@ -168,17 +165,17 @@ class CollectivesDocument(Struct, frozen=True, kw_only=True):
 
     file: str
     format: str
-    ranks: Annotated[int, Meta(ge=0, description="ranks that left something behind")]
-    world_size: Annotated[int, Meta(ge=0, description="ranks that groups name")]
+    ranks: Annotated[int, says("ranks that left something behind", ge=0)]
+    world_size: Annotated[int, says("ranks that groups name", ge=0)]
     groups: Annotated[int, Meta(ge=0)]
     operations: Annotated[int, Meta(ge=0)]
-    seconds: Annotated[float | None, Meta(description="that the rows span; null where they have no times")]
-    ended_s: Annotated[float | None, Meta(description="when the last one was called; Unix seconds")]
+    seconds: Annotated[float | None, says("that the rows span; null where they have no times")]
+    ended_s: Annotated[float | None, says("when the last one was called; Unix seconds")]
     measured_by: Annotated[
         Literal["durations", "calls", "nothing"],
-        Meta(description="whether waiting was measured by how long operations took, or by when ranks called them"),
+        says("whether waiting was measured by how long operations took, or by when ranks called them"),
     ]
     hang: HangFacts | None
     late_ranks: tuple[LateRank, ...]
     slow_groups: tuple[SlowGroup, ...]
-    doubts: Annotated[tuple[str, ...], Meta(description="what could not be told, and why")]
+    doubts: Annotated[tuple[str, ...], says("what could not be told, and why")]

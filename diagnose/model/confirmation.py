@@ -7,6 +7,8 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
+from diagnose.model.plain import says
+
 #: What a machine writes about itself.
 RESULT_SCHEMA: Final = "diagnose-confirm/1"
 #: `confirmed`: it is worse than the controls. `cleared`: it was tested and is as good. `unclear`: nobody can tell.
@@ -119,12 +121,12 @@ class Tested(Struct, frozen=True, kw_only=True):
     """One figure of a suspect beside those of the controls."""
 
     test: TestName
-    of: Annotated[str, Meta(description="card, port, partner or folder; empty for the machine")]
+    of: Annotated[str, says("card, port, partner or folder; empty for the machine")]
     outcome: Outcome
-    value: Annotated[float | None, Meta(description="of the suspect, in the unit of the test")]
-    controls: Annotated[float | None, Meta(description="median of the controls; null where there are too few")]
+    value: Annotated[float | None, says("of the suspect, in the unit of the test")]
+    controls: Annotated[float | None, says("median of the controls; null where there are too few")]
     n_controls: Annotated[int, Meta(ge=0)]
-    text: Annotated[str, Meta(description="the same in a sentence")]
+    text: Annotated[str, says("the same in a sentence")]
 
 
 class HostConfirmation(Struct, frozen=True, kw_only=True):
@@ -132,9 +134,9 @@ class HostConfirmation(Struct, frozen=True, kw_only=True):
 
     host: str
     outcome: Outcome
-    tested_s: Annotated[float | None, Meta(description="Unix seconds at which its tests ended; null where none came")]
+    tested_s: Annotated[float | None, says("Unix seconds at which its tests ended; null where none came")]
     tests: tuple[Tested, ...]
-    skipped: Annotated[tuple[Skipped, ...], Meta(description="tests that could not be run, and why")] = ()
+    skipped: Annotated[tuple[Skipped, ...], says("tests that could not be run, and why")] = ()
 
 
 class TestedCause(NamedTuple):
@@ -149,8 +151,6 @@ class Confirmation(Struct, frozen=True, kw_only=True):
     """What tests on its machines say of a cause."""
 
     outcome: Outcome
-    confidence_before: Annotated[_Share, Meta(description="of the cause, before the tests")]
-    hosts: Annotated[tuple[HostConfirmation, ...], Meta(description="Suspects, worst first")]
-    links: Annotated[
-        tuple[str, ...], Meta(description="pairs of machines whose link is slow while both are sound elsewhere")
-    ] = ()
+    confidence_before: Annotated[_Share, says("of the cause, before the tests")]
+    hosts: Annotated[tuple[HostConfirmation, ...], says("Suspects, worst first")]
+    links: Annotated[tuple[str, ...], says("pairs of machines whose link is slow while both are sound elsewhere")] = ()

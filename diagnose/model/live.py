@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from diagnose.model.cause import CauseId
 from diagnose.model.place import Where
+from diagnose.model.plain import says
 from diagnose.model.ticket import Moment
 
 SCHEMA: Final = "diagnose-watch/1"
@@ -126,7 +127,7 @@ class LiveEvent(Struct, frozen=True, kw_only=True):
     event: LiveEventName
     location: str
     name: str
-    text: Annotated[str, Meta(description="one line for people; nothing in it that a terminal would obey")]
+    text: Annotated[str, says("one line for people; nothing in it that a terminal would obey")]
     state: LiveState
     window: Window | None = None
     episode: Episode | None = None
