@@ -27,7 +27,7 @@ from diagnose._version import __version__
 from diagnose.bundle.names import Names
 from diagnose.bundle.rewrite import read_hosts, read_texts, rewrite
 from diagnose.bundle.secrets import Secrets
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, shorten
 from diagnose.model.job_names import locate
 from diagnose.trace.input_files import MAX_FILES, InputFiles, is_trace
 from diagnose.trace.kinds import FileKind, SortedFile, sort_file
@@ -386,8 +386,7 @@ def _entry(inside: str) -> zipfile.ZipInfo:
 
 def _describe(error: Exception) -> str:
     """Say why a file cannot be cleaned."""
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return f"damaged, and cannot be searched for secrets ({reason})"
+    return f"damaged, and cannot be searched for secrets ({shorten(error)})"
 
 
 def _write_manifest(
