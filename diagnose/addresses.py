@@ -66,6 +66,15 @@ def read_secret(name: str) -> str | None:
         raise UsageError(f"{name}_FILE: cannot read {file}: {why}") from None
 
 
+def holds_password(url: str) -> bool:
+    """Say whether the address of a database holds a password.
+
+    >>> holds_password("postgresql://me:pass@db/jobs"), holds_password("postgresql://me@db/jobs")
+    (True, False)
+    """
+    return "@" in url and ":" in url.split("://", 1)[-1].rsplit("@", 1)[0]
+
+
 def mask(url: str) -> str:
     """Show a web address without anything in it that may be secret.
 

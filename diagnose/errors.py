@@ -78,6 +78,11 @@ def explain_unwritten(what: str, error: OSError | ValueError) -> DiagnoseError:
     return UsageError(f"{what}: {said}")
 
 
+def shorten(error: BaseException) -> str:
+    """Give what an exception of somebody else's code says, as the part of a line."""
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
 def asked_to_end(error: BaseException) -> BaseException | None:
     """Give the SIGTERM or Ctrl-C on whose way out an error arose; None where nobody asked the program to end.
 

@@ -13,7 +13,7 @@ import pytest
 
 from diagnose.cli.main import main
 from diagnose.faults.catalogue import CauseFile, list_cause_files, list_look_alikes
-from diagnose.faults.generate import generate, list_causes
+from diagnose.faults.generate import generate
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.request import Request
@@ -182,7 +182,7 @@ def diagnose_example(file: CauseFile, folder: Path) -> Diagnosis:
 
 def test_its_fault_is_listed_beside_the_others(folder: Path) -> None:
     """The new cause can be drawn, and what it brings is among the examples and look-alikes that tests run over."""
-    assert set(list_causes(folder / "faults")) == {CAUSE, *list_causes()}
+    assert set(list_cause_files(folder / "faults")) == {CAUSE, *list_cause_files()}
     assert set(list_look_alikes(folder / "faults")) == {"long last backwards everywhere", *list_look_alikes()}
 
 

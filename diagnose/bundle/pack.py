@@ -27,7 +27,7 @@ from diagnose._version import __version__
 from diagnose.bundle.names import Names
 from diagnose.bundle.rewrite import read_hosts, read_texts, rewrite
 from diagnose.bundle.secrets import Secrets
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, shorten
 from diagnose.model.job_names import locate
 from diagnose.trace.input_files import MAX_FILES, InputFiles, is_trace
 from diagnose.trace.kinds import FileKind, SortedFile, sort_file
@@ -77,31 +77,20 @@ class LeftOut:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Bundle:
-    """What is in a bundle.
+    """What is in a bundle."""
 
-    Attributes
-    ----------
-    job : str
-        Path of the job in the zip.
-    location : str
-        Where the job was, as far as that names it.
-    files : tuple of (str, FileKind)
-        Path in the zip, and what each is of use for.
-    left_out : tuple of LeftOut
-    masked : dict of str to int
-        Secrets by kind.
-    renamed : dict of str to int
-        Names that were replaced, by kind.
-    names : dict of str to str
-        New name -> old one, for who made the bundle and nobody else.
-    """
-
+    #: Path of the job in the zip.
     job: str
+    #: Where the job was, as far as that names it.
     location: str
+    #: Path in the zip, and what each is of use for.
     files: tuple[tuple[str, FileKind], ...]
     left_out: tuple[LeftOut, ...]
+    #: Secrets by kind.
     masked: dict[str, int]
+    #: Names that were replaced, by kind.
     renamed: dict[str, int]
+    #: New name -> old one, for who made the bundle and nobody else.
     names: dict[str, str]
 
 
@@ -397,8 +386,7 @@ def _entry(inside: str) -> zipfile.ZipInfo:
 
 def _describe(error: Exception) -> str:
     """Say why a file cannot be cleaned."""
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return f"damaged, and cannot be searched for secrets ({reason})"
+    return f"damaged, and cannot be searched for secrets ({shorten(error)})"
 
 
 def _write_manifest(

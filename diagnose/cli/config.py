@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from diagnose.addresses import holds_password
 from diagnose.cli.options import format_option, output_option
 from diagnose.cli.output import open_output, print_message
 from diagnose.errors import RuleError, UsageError
@@ -263,7 +264,7 @@ def _find_fault(name: str, kind: str, value: Any) -> str | None:
     }[kind]
     if not fits:
         return f"is {'wrong' if name in ADDRESSES else repr(value)}, expected {_EXPECTED[kind]}"
-    if name == "store" and "@" in value and ":" in value.split("://", 1)[-1].rsplit("@", 1)[0]:
+    if name == "store" and holds_password(value):
         return "holds a password, expected it in DIAGNOSE_STORE_PASSWORD, or in a file named by DIAGNOSE_STORE_PASSWORD_FILE"
     return None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from diagnose._version import __version__
+from diagnose.addresses import holds_password
 from diagnose.cli.output import is_terminal, open_output
 from diagnose.errors import UsageError
 from diagnose.model.request import MIN_SPEEDUP
@@ -137,7 +138,7 @@ def _check_min_speedup(_ctx: click.Context, _param: click.Parameter, value: floa
 def _check_store(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Refuse a password where everybody can read it."""
     from_line = ctx.get_parameter_source(param.name or "") == click.core.ParameterSource.COMMANDLINE
-    if from_line and "@" in value and ":" in value.split("://", 1)[-1].rsplit("@", 1)[0]:
+    if from_line and holds_password(value):
         raise UsageError(
             "--store: a password on the command line can be read by everybody on the machine; give it in "
             "DIAGNOSE_STORE_PASSWORD, or in a file named by DIAGNOSE_STORE_PASSWORD_FILE"

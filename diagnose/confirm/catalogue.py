@@ -15,28 +15,19 @@ Better = Literal["more", "less", "pass"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Test:
-    """How one figure is read.
-
-    Attributes
-    ----------
-    words : str
-        For people: what is measured.
-    unit : str
-        Of its values, for people; "part" is shown in percent.
-    better : {"more", "less", "pass"}
-        `pass`: it has no figure.
-    slow : float
-        As a part of the controls' median (of "part" and "a core": above it), from here on the machine is worse.
-    sound : float
-        Within this it is as good as they are. Between the two nobody can tell.
-    """
+    """How one figure is read."""
 
     __test__ = False  # no test of pytest
 
+    #: For people: what is measured.
     words: str
+    #: Of its values, for people; "part" is shown in percent.
     unit: str
+    #: `pass`: it has no figure.
     better: Better
+    #: As a part of the controls' median (of "part" and "a core": above it), from here on the machine is worse.
     slow: float
+    #: Within this it is as good as they are. Between the two nobody can tell.
     sound: float
 
 

@@ -15,24 +15,16 @@ _FEWEST_PAIRS = 3
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sent:
-    """What one pair sent over one port.
+    """What one pair sent over one port."""
 
-    Attributes
-    ----------
-    server, client : str
-        The machines.
-    port : str
-        Of both: "mlx5_0", or "TCP".
-    part : float
-        Of what is usual in this run: 1 where it is as fast.
-    gbit_s, usual_gbit_s : float
-        The same in Gb/s.
-    """
-
+    #: `server`, `client`: the machines.
     server: str
     client: str
+    #: Of both: "mlx5_0", or "TCP".
     port: str
+    #: Of what is usual in this run: 1 where it is as fast.
     part: float
+    #: `gbit_s`, `usual_gbit_s`: the same in Gb/s.
     gbit_s: float
     usual_gbit_s: float
 

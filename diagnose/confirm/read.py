@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, shorten
 from diagnose.model.confirmation import RESULT_SCHEMA, HostResult
 from diagnose.model.machines import MachinesDocument
 
@@ -66,9 +66,8 @@ def read_machines(entry: dict[str, Any], name: str) -> MachinesDocument:
     try:
         return msgspec.convert(entry, MachinesDocument)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        said = " ".join(str(error).split())[:200]
         raise TraceError(
-            f"it is no answer about machines ({said}); save it again with --format json", where=name
+            f"it is no answer about machines ({shorten(error)}); save it again with --format json", where=name
         ) from None
 
 
@@ -91,9 +90,8 @@ def _read_line(line: bytes, where: str) -> HostResult:
     try:
         found = msgspec.json.decode(line, type=HostResult)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # a ValidationError is a DecodeError
-        said = " ".join(str(error).split())[:200]
         raise TraceError(
-            f"it is no result of a test ({said}); run the test of this machine again", where=where
+            f"it is no result of a test ({shorten(error)}); run the test of this machine again", where=where
         ) from None
     if not (math.isfinite(found.began_s) and math.isfinite(found.ended_s)):
         raise TraceError("its times are no numbers; run the test of this machine again", where=where)

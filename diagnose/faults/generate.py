@@ -166,9 +166,9 @@ def name_truth(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(".parquet") + ".truth.json")
 
 
-def list_causes(extra: Path | None = None) -> dict[str, DrawFault]:
-    """List how to draw a fault of each cause, by name; `extra` as for `list_cause_files`."""
-    return {name: file.draw for name, file in list_cause_files(extra).items()}
+def list_causes() -> dict[str, DrawFault]:
+    """List how to draw a fault of each cause, by name."""
+    return {name: file.draw for name, file in list_cause_files().items()}
 
 
 def _compose(healthy: Inputs, faults: Sequence[Fault], *, mended: frozenset[int]) -> Inputs:

@@ -26,29 +26,18 @@ LEAST_LAYER_SHARE = 0.01
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LayerModel:
-    """Layers of each virtual stage and what they cost.
-
-    Attributes
-    ----------
-    n_stages : int
-    positions : tuple of int, length n_virtual
-        Where in the model each model chunk stands now, by chunk x stages + stage.
-    layers : tuple of int, length n_virtual
-        As it runs now, in the order of the model, as all that follows.
-    known : bool
-        Somebody said how many layers there are; else their number is assumed and split evenly.
-    typical_s : ndarray of float64, shape (n_directions, n_virtual)
-        Usual time of each virtual stage in each direction, seconds.
-    layer_s : ndarray of float64, shape (n_directions,)
-        Time of one layer, seconds.
-    assumptions : tuple of str
-    """
+    """Layers of each virtual stage and what they cost."""
 
     n_stages: int
+    #: Length n_virtual: where in the model each model chunk stands now, by chunk x stages + stage.
     positions: tuple[int, ...]
+    #: Length n_virtual: as it runs now, in the order of the model, as all that follows.
     layers: tuple[int, ...]
+    #: Somebody said how many layers there are; else their number is assumed and split evenly.
     known: bool
+    #: Shape (n_directions, n_virtual): usual time of each virtual stage in each direction, seconds.
     typical_s: Seconds
+    #: Shape (n_directions,): time of one layer, seconds.
     layer_s: Seconds
     assumptions: tuple[str, ...]
 

@@ -26,23 +26,15 @@ MAX_FITTED = 10_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LengthCost:
-    """Cost of a microbatch by the lengths of its documents, in units of a typical microbatch.
+    """Cost of a microbatch by the lengths of its documents, in units of a typical microbatch."""
 
-    Attributes
-    ----------
-    directions : tuple of Cost
-        Forward, backward, and weight gradients where they are computed apart.
-    both : Cost
-        All of them together, each by its part of the time.
-    quality : float
-        Part of the variance of the microbatches' times that it explains, 1 all.
-    shares : tuple of float
-        Part of a typical microbatch's time that each direction is.
-    """
-
+    #: Forward, backward, and weight gradients where they are computed apart.
     directions: tuple[Cost, ...]
+    #: All of them together, each by its part of the time.
     both: Cost
+    #: Part of the variance of the microbatches' times that it explains, 1 all.
     quality: float
+    #: Part of a typical microbatch's time that each direction is.
     shares: tuple[float, ...]
 
     def both_of(self, cost_of: Callable[[Cost], Seconds]) -> Seconds:
@@ -57,21 +49,14 @@ class LengthCost:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lengths:
-    """Documents by their place.
+    """Documents by their place."""
 
-    Attributes
-    ----------
-    tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
-        Sum of the lengths and of their squares; NaN where unknown.
-    documents : Documents or None
-        The lists behind them; None where the trace has sums alone.
-    list_at : ndarray of int64, shape (n_microbatches, n_steps, n_dp)
-        Which list is there; -1 where none is known.
-    """
-
+    #: `tokens`, `tokens_sq`: shape (n_microbatches, n_steps, n_dp): sum of the lengths and of their squares; NaN where unknown.
     tokens: Seconds
     tokens_sq: Seconds
+    #: The lists behind them; None where the trace has sums alone.
     documents: Documents | None
+    #: Shape (n_microbatches, n_steps, n_dp): which list is there; -1 where none is known.
     list_at: Ints
 
 

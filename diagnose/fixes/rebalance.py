@@ -58,33 +58,22 @@ class RebalanceSettings:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a job's microbatches.
+    """What is known of a job's microbatches."""
 
-    Attributes
-    ----------
-    there : ndarray of bool, shape (n_microbatches, n_steps, n_dp)
-    cost : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
-        Of each, forward and backward, in units of a typical one.
-    weight : ndarray of float64, shape (2, 1, 1, 1)
-        Parts of the time that are forward and backward.
-    movable : ndarray of bool, shape (n_microbatches, n_steps, n_dp)
-        Those whose cost is known.
-    lengths : Lengths or None
-    fit : LengthCost or None
-        None where lengths are not known, or do not explain the times.
-    quality : float or None
-        Part of the variance that the lengths explain; None where they are not known.
-    longest_weight : float
-        How often the longest microbatch of a rank counts beside the sum.
-    """
-
+    #: Shape (n_microbatches, n_steps, n_dp).
     there: Bools
+    #: Shape (2, n_microbatches, n_steps, n_dp): of each, forward and backward, in units of a typical one.
     cost: Seconds
+    #: Shape (2, 1, 1, 1): parts of the time that are forward and backward.
     weight: Seconds
+    #: Shape (n_microbatches, n_steps, n_dp): those whose cost is known.
     movable: Bools
     lengths: Lengths | None
+    #: None where lengths are not known, or do not explain the times.
     fit: LengthCost | None
+    #: Part of the variance that the lengths explain; None where they are not known.
     quality: float | None
+    #: How often the longest microbatch of a rank counts beside the sum.
     longest_weight: float
 
     def join(self, cost: Seconds) -> Seconds:
@@ -94,35 +83,23 @@ class Known:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rebalanced:
-    """One way to even out the microbatches, priced.
-
-    Attributes
-    ----------
-    method, order : str
-    layout : str or None
-        Of the packer; None where whole microbatches are dealt.
-    cost : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
-        Of each place afterwards.
-    work : Work
-        The change.
-    step_s : float
-        Mean seconds a step.
-    source : ndarray of int64, shape (n_microbatches, n_steps, n_dp), or None
-        Whole microbatches: which one goes where, as of `deal_evenly`.
-    packed : Packed or None
-        Documents: what each place holds afterwards.
-    untried : bool
-        True where a way to pack documents was left out because it takes too long.
-    """
+    """One way to even out the microbatches, priced."""
 
     method: Method
     order: Order
+    #: Of the packer; None where whole microbatches are dealt.
     layout: PackerName | None
+    #: Shape (2, n_microbatches, n_steps, n_dp): of each place afterwards.
     cost: Seconds
+    #: The change.
     work: Work
+    #: Mean seconds a step.
     step_s: float
+    #: Shape (n_microbatches, n_steps, n_dp): whole microbatches: which one goes where, as of `deal_evenly`.
     source: Ints | None
+    #: Documents: what each place holds afterwards.
     packed: Packed | None
+    #: True where a way to pack documents was left out because it takes too long.
     untried: bool = False
 
 

@@ -34,54 +34,37 @@ QUEUE_SHARES = (0.5, 1.0)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Way:
-    """How to pack.
-
-    Attributes
-    ----------
-    layout : str
-    memory : float
-        Room of a microbatch over the tokens of the longest one now.
-    thresholds : tuple of int or None
-        Of the queues, tokens; None: chosen by what documents cost.
-    max_work : float
-        Work that a packer may do; where all steps are more, an even sample of them is packed.
-    """
+    """How to pack."""
 
     layout: PackerName
+    #: Room of a microbatch over the tokens of the longest one now.
     memory: float
+    #: Of the queues, tokens; None: chosen by what documents cost.
     thresholds: tuple[int, ...] | None = None
+    #: Work that a packer may do; where all steps are more, an even sample of them is packed.
     max_work: float = math.inf
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packed:
-    """Documents in their new places.
+    """Documents in their new places."""
 
-    Attributes
-    ----------
-    tokens, tokens_sq : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
-        As they were where nothing was packed anew; 0 where not known.
-    known : ndarray of bool, shape (n_microbatches, n_steps, n_dp)
-        Which microbatches were packed anew.
-    left : ndarray of bool, shape (n_steps,)
-        Steps that could have been packed, and were left out because there are too many.
-    delayed_share, mean_delay_steps : float
-        Part of the tokens that come later than in their own step, and steps that a token waits on average, all tokens counted.
-    max_delay_steps : int
-    memory_ratio : float
-        Tokens of the longest microbatch over those of the longest before.
-    waiting_share : float
-        Part of the tokens that still wait after the last step; the others stand in for them.
-    """
-
+    #: `tokens`, `tokens_sq`: shape (n_microbatches, n_steps, n_dp): as they were where nothing was packed anew; 0 where not
+    #: known.
     tokens: Seconds
     tokens_sq: Seconds
+    #: Shape (n_microbatches, n_steps, n_dp): which microbatches were packed anew.
     known: Bools
+    #: Shape (n_steps,): steps that could have been packed, and were left out because there are too many.
     left: Bools
+    #: `delayed_share`, `mean_delay_steps`: part of the tokens that come later than in their own step, and steps that a token
+    #: waits on average, all tokens counted.
     delayed_share: float
     mean_delay_steps: float
     max_delay_steps: int
+    #: Tokens of the longest microbatch over those of the longest before.
     memory_ratio: float
+    #: Part of the tokens that still wait after the last step; the others stand in for them.
     waiting_share: float
 
     @property
@@ -93,21 +76,14 @@ class Packed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Stream:
-    """Documents of some steps, in time.
+    """Documents of some steps, in time."""
 
-    Attributes
-    ----------
-    steps : ndarray of int64, shape (n_batches,)
-        Positions of the steps.
-    lengths, arrives : ndarray of int64, shape (n_documents,)
-        `arrives` is an index into `steps`, and rises.
-    places : ndarray of bool, shape (n_microbatches, n_batches, n_dp)
-        Which microbatches they are of.
-    """
-
+    #: Shape (n_batches,): positions of the steps.
     steps: Ints
+    #: `lengths`, `arrives`: shape (n_documents,): `arrives` is an index into `steps`, and rises.
     lengths: Ints
     arrives: Ints
+    #: Shape (n_microbatches, n_batches, n_dp): which microbatches they are of.
     places: Bools
 
 

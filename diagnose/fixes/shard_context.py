@@ -60,25 +60,16 @@ _ADAPTIVE_HOW = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sharded:
-    """All ways for one job.
-
-    Attributes
-    ----------
-    now : str
-    fit : LengthCost
-        Cost of the slowest rank of a microbatch.
-    factors : dict of str to ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
-        What each way multiplies the work by.
-    shares : dict of str to Shares
-        Of the two ways that adaptive chooses from.
-    document_share : float
-        Part of the microbatches for which adaptive cuts documents.
-    """
+    """All ways for one job."""
 
     now: str
+    #: Cost of the slowest rank of a microbatch.
     fit: LengthCost
+    #: Shape (2, n_microbatches, n_steps, n_dp): what each way multiplies the work by.
     factors: Mapping[str, Seconds]
+    #: Of the two ways that adaptive chooses from.
     shares: Mapping[str, Shares]
+    #: Part of the microbatches for which adaptive cuts documents.
     document_share: float
 
 

@@ -22,19 +22,13 @@ MAX_PIECES = 2_000_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shares:
-    """What each rank has to do.
+    """What each rank has to do."""
 
-    Attributes
-    ----------
-    tokens : ndarray of float64, shape (n_lists, cp)
-    squares : ndarray of float64, shape (n_lists, cp)
-        Twice the pairs of query and key that attend, times the loss of the kernel on short chunks.
-    plain : ndarray of float64, shape (n_lists,)
-        The same over all ranks without that loss: the sum of squared lengths.
-    """
-
+    #: Shape (n_lists, cp).
     tokens: Seconds
+    #: Shape (n_lists, cp): twice the pairs of query and key that attend, times the loss of the kernel on short chunks.
     squares: Seconds
+    #: Shape (n_lists,): the same over all ranks without that loss: the sum of squared lengths.
     plain: Seconds
 
     def slowest(self, cost: Cost) -> Seconds:

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from diagnose.model.confirmation import Confirmation
 from diagnose.model.place import Where
+from diagnose.model.plain import says
 from diagnose.model.proof import Proof
 
 CauseId = Annotated[str, Meta(pattern="^[a-z0-9]+(-[a-z0-9]+)*$")]
@@ -51,15 +52,12 @@ class Fix(Struct, frozen=True):
     summary: str
     how: str
     predicted_step_time: NotNegative | None
-    predicted_speedup: Annotated[NotNegative | None, Meta(description="recorded / predicted")]
-    settings: Annotated[
-        dict[str, str], Meta(description="what `diagnose what-if --fix NAME:key=value` takes for the same")
-    ] = {}
-    assumptions: Annotated[tuple[str, ...], Meta(description="what the prediction takes for granted")] = ()
-    risks: Annotated[tuple[str, ...], Meta(description="what may go wrong, or cost elsewhere")] = ()
+    predicted_speedup: Annotated[NotNegative | None, says("recorded / predicted")]
+    settings: Annotated[dict[str, str], says("what `diagnose what-if --fix NAME:key=value` takes for the same")] = {}
+    assumptions: Annotated[tuple[str, ...], says("what the prediction takes for granted")] = ()
+    risks: Annotated[tuple[str, ...], says("what may go wrong, or cost elsewhere")] = ()
     figures: Annotated[
-        dict[str, int | float | None],
-        Meta(description="numbers worth knowing beside the step time, unit at the end of the name"),
+        dict[str, int | float | None], says("numbers worth knowing beside the step time, unit at the end of the name")
     ] = {}
 
 
@@ -74,8 +72,8 @@ class Subcause(Struct, frozen=True):
     """Why a machine that a cause names is slow, by its own counters."""
 
     kind: CauseId
-    title: Annotated[str, Meta(description="in a few words")]
-    hosts: Annotated[tuple[str, ...], Meta(description="machines whose counters show it")]
+    title: Annotated[str, says("in a few words")]
+    hosts: Annotated[tuple[str, ...], says("machines whose counters show it")]
 
 
 class Alternative(Struct, frozen=True):
@@ -90,60 +88,55 @@ class Cause(Struct, frozen=True, kw_only=True):
     """One cause found."""
 
     cause: CauseId
-    title: Annotated[str, Meta(description="the cause in a few words")] = ""
+    title: Annotated[str, says("the cause in a few words")] = ""
     severity: Annotated[
         Severity | None,
-        Meta(
-            description="how bad it is in this job: from what comes back without it, how sure it is, and how many GPUs wait for it"
+        says(
+            "how bad it is in this job: from what comes back without it, how sure it is, and how many GPUs wait for it"
         ),
     ] = None
-    kind: Annotated[Kind | None, Meta(description="how bad it is as a rule; null where no rule says so")] = None
-    who: Annotated[
-        str | None,
-        Meta(description="who can mend it: job owner, platform or hardware; null where no rule says so"),
-    ] = None
-    confidence: Annotated[float, Meta(ge=0, le=1, description="calibrated: of all causes said with 0.8, 80% are there")]
-    share: Annotated[float | None, Meta(description="part of the lost time in the ledger")]
+    kind: Annotated[Kind | None, says("how bad it is as a rule; null where no rule says so")] = None
+    who: Annotated[str | None, says("who can mend it: job owner, platform or hardware; null where no rule says so")] = (
+        None
+    )
+    confidence: Annotated[float, says("calibrated: of all causes said with 0.8, 80% are there", ge=0, le=1)]
+    share: Annotated[float | None, says("part of the lost time in the ledger")]
     recoverable: Annotated[
         float,
-        Meta(
-            le=1,
-            description="fraction of the recorded step time that comes back when this cause alone is removed, where workers are "
+        says(
+            "fraction of the recorded step time that comes back when this cause alone is removed, where workers are "
             "named from these",
+            le=1,
         ),
     ]
     recoverable_after_others: Annotated[
         Annotated[float, Meta(le=1)] | None,
-        Meta(description="the same once other causes are gone, where it gives back too little alone; else null"),
+        says("the same once other causes are gone, where it gives back too little alone; else null"),
     ] = None
     where: Where
     when: When
-    check: Annotated[
-        str | None, Meta(description="one line: how to make sure of it by hand; null where no rule says so")
-    ] = None
+    check: Annotated[str | None, says("one line: how to make sure of it by hand; null where no rule says so")] = None
     evidence: tuple[EvidenceItem, ...]
-    fixes: Annotated[tuple[Fix, ...], Meta(description="Best first")]
-    refused_fixes: Annotated[tuple[RefusedFix, ...], Meta(description="fixes that are not for this job")] = ()
+    fixes: Annotated[tuple[Fix, ...], says("Best first")]
+    refused_fixes: Annotated[tuple[RefusedFix, ...], says("fixes that are not for this job")] = ()
     alternatives: Annotated[
         tuple[Alternative, ...],
-        Meta(
-            description="causes that explain the same seconds nearly as well, the likeliest first; the confidence is split"
-        ),
+        says("causes that explain the same seconds nearly as well, the likeliest first; the confidence is split"),
     ] = ()
     proof: Annotated[
-        Proof | None, Meta(description="figures that show the cause: what the first picture of its page is drawn from")
+        Proof | None, says("figures that show the cause: what the first picture of its page is drawn from")
     ] = None
-    subcause: Annotated[Subcause | UnsetType, Meta(description="left out where no telemetry shows one")] = UNSET
+    subcause: Annotated[Subcause | UnsetType, says("left out where no telemetry shows one")] = UNSET
     fingerprint: Annotated[
         str,
-        Meta(
-            description="the same over runs of one job (name, owner, framework, parallelism) with the same fault in the same "
+        says(
+            "the same over runs of one job (name, owner, framework, parallelism) with the same fault in the same "
             "place; of a fault of a machine, over all jobs on the same host"
         ),
     ]
     confirmed: Annotated[
         Confirmation | UnsetType,
-        Meta(description="what tests on its machines said; there only where `diagnose confirm` read their results"),
+        says("what tests on its machines said; there only where `diagnose confirm` read their results"),
     ] = UNSET
 
 

@@ -10,17 +10,12 @@ from diagnose.model.trace import Bools, Ints, Seconds
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remove:
-    """Take a component out of the times.
+    """Take a component out of the times."""
 
-    Attributes
-    ----------
-    component : str
-        One of `COMPONENTS`.
-    workers : ndarray of bool, shape (n_dp, n_stages), or None
-        On these workers only (of a transfer: where one end, or one member, is among them); None: everywhere.
-    """
-
+    #: One of `COMPONENTS`.
     component: str
+    #: Shape (n_dp, n_stages): on these workers only (of a transfer: where one end, or one member, is among them); None:
+    #: everywhere.
     workers: Bools | None = None
 
 
@@ -58,29 +53,21 @@ class Spend:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reschedule:
-    """Run the same work under another pipeline schedule.
+    """Run the same work under another pipeline schedule."""
 
-    Attributes
-    ----------
-    schedule : str
-        One of `diagnose.model.schedule.SCHEDULES`.
-    chunks : int
-        Model chunks of each stage afterwards.
-    share : ndarray of float64, shape (n_directions, n_virtual_after, n_virtual_before)
-        Which part of the work of each virtual stage, forward and backward, each of the new ones does; columns sum to 1.
-    weight_share : float
-        Part of a backward that computes weight gradients, where the schedule does them later and the job does not do them apart.
-    overlap_cost : float or None
-        How many times as long computes take that run at the same time as another; None: they run one after the other instead.
-    pieces : int
-        Cut each microbatch into so many: computes and transfers take that part of their time, and are launched as late as before.
-    """
-
+    #: One of `diagnose.model.schedule.SCHEDULES`.
     schedule: str
+    #: Model chunks of each stage afterwards.
     chunks: int
+    #: Shape (n_directions, n_virtual_after, n_virtual_before): which part of the work of each virtual stage, forward and
+    #: backward, each of the new ones does; columns sum to 1.
     share: Seconds
+    #: Part of a backward that computes weight gradients, where the schedule does them later and the job does not do them apart.
     weight_share: float = 0.5
+    #: How many times as long computes take that run at the same time as another; None: they run one after the other instead.
     overlap_cost: float | None = None
+    #: Cut each microbatch into so many: computes and transfers take that part of their time, and are launched as late as
+    #: before.
     pieces: int = 1
 
 

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 from diagnose.model.cause import CauseId, Severity
 from diagnose.model.diagnosis_document import MadeBy, VerdictName
 from diagnose.model.place import Where
+from diagnose.model.plain import says
 
 #: What may become of a cause between two diagnoses; `unclear` where one of them could not look for it.
 ChangeName = Literal["came", "grew", "went", "shrank", "same", "unclear"]
@@ -122,7 +123,7 @@ class Account(Struct, frozen=True):
     """The change of the step time, seconds: `recorded` is `clean`, `causes` and `unexplained`, in whole nanoseconds."""
 
     recorded: float
-    clean: Annotated[float, Meta(description="change of the step without any cause: other work")]
+    clean: Annotated[float, says("change of the step without any cause: other work")]
     causes: dict[str, float]
     unexplained: float
 
@@ -131,11 +132,11 @@ class Payoff(Struct, frozen=True):
     """What a fix of a cause that went or shrank had promised, and what came of it; seconds a step."""
 
     causes: tuple[CauseId, ...]
-    fixes: Annotated[tuple[str, ...], Meta(description="empty: all of the plan")]
-    predicted_s: Annotated[float, Meta(description="step time predicted by the first diagnosis")]
-    predicted_gain_s: Annotated[float, Meta(description="what it would give back")]
-    gain_s: Annotated[float | None, Meta(description="by how much the time lost to the causes fell")]
-    reached: Annotated[float | None, Meta(description="the one in parts of the other")]
+    fixes: Annotated[tuple[str, ...], says("empty: all of the plan")]
+    predicted_s: Annotated[float, says("step time predicted by the first diagnosis")]
+    predicted_gain_s: Annotated[float, says("what it would give back")]
+    gain_s: Annotated[float | None, says("by how much the time lost to the causes fell")]
+    reached: Annotated[float | None, says("the one in parts of the other")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -186,7 +187,7 @@ class RecordedAndClean(Struct, frozen=True):
 class SideDocument(Struct, frozen=True):
     """One of the two diagnoses."""
 
-    source: Annotated[str, Meta(description="the file, as it was named")]
+    source: Annotated[str, says("the file, as it was named")]
     job_id: str
     verdict: VerdictName
     step_time: RecordedAndClean
@@ -201,15 +202,13 @@ class ChangeDocument(Struct, frozen=True, kw_only=True):
     cause: CauseId
     title: str
     severity: Severity | None
-    before_s: Annotated[
-        float | None, Meta(description="lost to it before; 0 where it was not said, null where not known")
-    ]
+    before_s: Annotated[float | None, says("lost to it before; 0 where it was not said, null where not known")]
     after_s: float | None
     change_s: float | None
-    where_before: Annotated[Where | None, Meta(description="null where it was not said")]
-    where_after: Annotated[Where | None, Meta(description="null where it is not said")]
+    where_before: Annotated[Where | None, says("null where it was not said")]
+    where_after: Annotated[Where | None, says("null where it is not said")]
     fingerprint: str
-    note: Annotated[str | None, Meta(description="why it is unclear")]
+    note: Annotated[str | None, says("why it is unclear")]
 
 
 class ComparisonDocument(Struct, frozen=True, kw_only=True):
@@ -221,22 +220,21 @@ class ComparisonDocument(Struct, frozen=True, kw_only=True):
     schema: Literal["diagnose-compare/1"]
     before: SideDocument
     after: SideDocument
-    trend: Annotated[Trend, Meta(description="what became of the step time; alike below 2%")]
-    change_s: Annotated[float, Meta(description="recorded step time after - before")]
-    change_share: Annotated[float, Meta(description="the same in parts of the step before")]
-    changes: Annotated[tuple[ChangeDocument, ...], Meta(description="What came and grew first")]
+    trend: Annotated[Trend, says("what became of the step time; alike below 2%")]
+    change_s: Annotated[float, says("recorded step time after - before")]
+    change_share: Annotated[float, says("the same in parts of the step before")]
+    changes: Annotated[tuple[ChangeDocument, ...], says("What came and grew first")]
     account: Annotated[
         Account | None,
-        Meta(
-            description="The change of the step time: recorded = clean + all causes + unexplained, in whole nanoseconds. "
+        says(
+            "The change of the step time: recorded = clean + all causes + unexplained, in whole nanoseconds. "
             "Null where a diagnosis is inconclusive"
         ),
     ]
     payoffs: Annotated[
-        tuple[Payoff, ...],
-        Meta(description="Fixes of causes that went or shrank, as the first diagnosis predicted them"),
+        tuple[Payoff, ...], says("Fixes of causes that went or shrank, as the first diagnosis predicted them")
     ]
-    warnings: Annotated[tuple[str, ...], Meta(description="Why the two may not be comparable")]
+    warnings: Annotated[tuple[str, ...], says("Why the two may not be comparable")]
 
 
 def whole_ns(value_s: float) -> int:

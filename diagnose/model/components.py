@@ -58,39 +58,26 @@ def always_measured(_breakdown: "Breakdown") -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Traits:
-    """What is special about a component, for who judges what it costs.
+    """What is special about a component, for who judges what it costs."""
 
-    Attributes
-    ----------
-    whom : str
-        Who is to blame: `blamed` are the workers that its seconds lie on, `workers` those that are slow in all they compute,
-        `links` slow links, network cards or groups.
-    few_stages : bool
-        Only workers of some stages can have it: those that read data.
-    seldom : bool
-        A short trace has a handful of its stalls: their mean is known only up to chance.
-    stops_all : bool
-        It stops all workers together, and may come at regular intervals.
-    border : str or None
-        At which end of a step it loses time: `start` or `end`; None inside the step.
-    stall_kind : StallKind or None
-        Stalls of this kind show since when it is there; None where the step times do.
-    is_excused : callable
-        Says by the features of a job, and the components that are explained, whether its time needs no explanation.
-    excuse : str
-        When its time is lost where it is excused.
-    why_unmeasured : callable
-        Says by the `Breakdown` of a job why nobody can tell what it costs; empty where somebody can.
-    """
-
+    #: Who is to blame: `blamed` are the workers that its seconds lie on, `workers` those that are slow in all they compute,
+    #: `links` slow links, network cards or groups.
     whom: Literal["blamed", "workers", "links"] = "blamed"
+    #: Only workers of some stages can have it: those that read data.
     few_stages: bool = False
+    #: A short trace has a handful of its stalls: their mean is known only up to chance.
     seldom: bool = False
+    #: It stops all workers together, and may come at regular intervals.
     stops_all: bool = False
+    #: At which end of a step it loses time: `start` or `end`; None inside the step.
     border: Literal["start", "end"] | None = None
+    #: Stalls of this kind show since when it is there; None where the step times do.
     stall_kind: StallKind | None = None
+    #: Says by the features of a job, and the components that are explained, whether its time needs no explanation.
     is_excused: Callable[[Features, Collection[str]], bool] = never_excused
+    #: When its time is lost where it is excused.
     excuse: str = "in one step"
+    #: Says by the `Breakdown` of a job why nobody can tell what it costs; empty where somebody can.
     why_unmeasured: "Callable[[Breakdown], str]" = always_measured
 
 
@@ -99,29 +86,21 @@ NOTHING_SPECIAL = Traits()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Experts:
-    """What uneven experts explain: the same (step, virtual stage, microbatch) is long in both directions, on that stage alone.
+    """What uneven experts explain: the same (step, virtual stage, microbatch) is long in both directions, on that stage alone."""
 
-    Attributes
-    ----------
-    ratio : ndarray of float64, axes as in `Breakdown`, or None
-        How long a compute takes against the mean of its virtual stage and direction; None where experts explain nothing.
-    explained : float or None
-        Part of what varies from microbatch to microbatch that the other direction of the same compute predicts where it was not
-        fitted, beyond what other stages and neighbours in time predict; None where nobody can tell.
-    alone_share : float or None
-        Part of what forward and backward of a microbatch share that other stages do not, 0..1; None with one stage.
-    alike : float or None
-        Part of it that data-parallel ranks of one group share, 0..1, and `group` how many ranks, one after the other, that are;
-        None where no compute is uneven, or with one rank.
-    tokens_fit : float or None
-        Part of the variation of computes that `expert_tokens` predict where they were not fitted; None without them.
-    """
-
+    #: Axes as in `Breakdown`: how long a compute takes against the mean of its virtual stage and direction; None where experts
+    #: explain nothing.
     ratio: Seconds | None = None
+    #: Part of what varies from microbatch to microbatch that the other direction of the same compute predicts where it was not
+    #: fitted, beyond what other stages and neighbours in time predict; None where nobody can tell.
     explained: float | None = None
+    #: Part of what forward and backward of a microbatch share that other stages do not, 0..1; None with one stage.
     alone_share: float | None = None
+    #: Part of it that data-parallel ranks of one group share, 0..1, and `group` how many ranks, one after the other, that are;
+    #: None where no compute is uneven, or with one rank.
     alike: float | None = None
     group: int = 1
+    #: Part of the variation of computes that `expert_tokens` predict where they were not fitted; None without them.
     tokens_fit: float | None = None
 
 
@@ -134,93 +113,73 @@ class Breakdown:
 
     Axes: direction (0 forward, 1 backward; where backwards are split 1 is the input's gradient and 2 the weights'), virtual stage
     (chunk x n_stages + stage), microbatch, step (in the order of the blocks), dp rank. All factors are ratios around 1.
-
-    Attributes
-    ----------
-    steps : ndarray of int64, shape (n_steps,)
-    compute_s : ndarray of float64, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
-        Recorded durations, seconds; NaN where there is none.
-    typical_s : ndarray of float64, shape (2, n_virtual)
-        Usual duration on each virtual stage.
-    step_ratio : ndarray of float64, shape (2, n_steps)
-        How long all computes of a step are against the usual step.
-    worker_ratio : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
-        How long a slow worker takes against its peers; exactly 1 for all others.
-    slow_workers : ndarray of bool, shape (n_dp, n_stages)
-    microbatch_ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
-        How long a microbatch takes on every stage against a typical one; 1 where the job has no such pattern.
-    microbatch_ordinary : ndarray of float64, shape (n_dp,), or float
-        Part of the logarithm of `microbatch_ratio` that is ordinary variation and stays when the unevenness goes, 0..1.
-    microbatch_told : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or float
-        Part of `microbatch_ratio` that tokens tell by which ranks have more all the time: none of it is ordinary, but these ranks
-        may be slow by themselves. 1 where they tell nothing so.
-    queue_wait_s : ndarray of float64, shape as `compute_s`, or None
-        Seconds in which a compute waited for communication in flight; None where none does.
-    stalls : Stalls
-        Seconds beyond what the factors say, where they stand out, and seconds before computes.
-    noise_ratio : float
-        Robust relative spread of what is left.
-    waited_for : tuple of dict, one a block, or empty
-        For the computes that waited for communication in flight, by node: the nodes that they waited for, each with its lanes,
-        bool of shape (n_steps, n_dp).
-    late_s : tuple of dict of int to ndarray of float64, shape (n_steps, n_dp), one a block
-        Launch delays beyond the ordinary, or that rows explain, seconds by node.
-    late_kinds : tuple of dict of int to ndarray of int8, shape (n_steps, n_dp), one a block, or empty
-        What they are attributed to, a `StallKind`, by node; of computes `stalls` says it.
-    late_for_others : tuple of dict of int to ndarray of bool, shape (n_steps, n_dp), one a block, or empty
-        True where a row of another worker says what everybody waited for.
-    start_s : ndarray of float64, shape (n_stages, n_steps, n_dp), or None
-        Seconds by which workers begin a step late, computes left out, as they wait for input; None where none does.
-    start_recorded : ndarray of bool, shape as `start_s`, or None
-        True where a row says so.
-    collected_s : ndarray of float64, shape as `start_s`, or None
-        Seconds by which rows say that workers begin a step late for a collection, computes left out; None where none does.
-    between_s : dict of StallKind to ndarray of float64, shape (n_steps,)
-        Time between steps that rows explain by something that is no save, seconds by what it is.
-    led_s : ndarray of float64, shape (n_dp, n_stages), or None
-        Seconds a step for which rows say that a worker waited for input while nobody had begun the step; None where none does.
-    queue_deviations : float
-        By how many standard deviations more computes wait for communication in flight than by chance; 0 where none does.
-    forward_backward_correlation, microbatch_spread : float or None
-        Of the microbatches' forward and backward times, and robust spread of the forward; None with fewer than 8 values.
-    stage_share : float or None
-        Part of what forward and backward of a compute have in common that other stages have, too, about 0..1; None with one stage.
-    experts : Experts
-        What uneven experts explain of what is left.
-    variant_ratio : ndarray of float64, broadcastable to `compute_s`, or float
-        How long the schedule makes a compute against the ordinary one: beside another one, a whole backward among split ones, the
-        weight gradients of several microbatches.
-    has_token_costs : bool
-        Token columns tell how long microbatches are: who has more of them is not taken for slow.
     """
 
+    #: Shape (n_steps,).
     steps: Ints
+    #: Shape (2, n_virtual, n_microbatches, n_steps, n_dp): recorded durations, seconds; NaN where there is none.
     compute_s: Seconds
+    #: Shape (2, n_virtual): usual duration on each virtual stage.
     typical_s: Seconds
+    #: Shape (2, n_steps): how long all computes of a step are against the usual step.
     step_ratio: Seconds
+    #: Shape (2, n_virtual, n_steps, n_dp): how long a slow worker takes against its peers; exactly 1 for all others.
     worker_ratio: Seconds
+    #: Shape (n_dp, n_stages).
     slow_workers: Bools
+    #: Shape (2, n_microbatches, n_steps, n_dp): how long a microbatch takes on every stage against a typical one; 1 where the
+    #: job has no such pattern.
     microbatch_ratio: Seconds
+    #: Shape as `compute_s`: seconds in which a compute waited for communication in flight; None where none does.
     queue_wait_s: Seconds | None
+    #: Seconds beyond what the factors say, where they stand out, and seconds before computes.
     stalls: Stalls
+    #: Robust relative spread of what is left.
     noise_ratio: float
+    #: `forward_backward_correlation`, `microbatch_spread`: of the microbatches' forward and backward times, and robust spread
+    #: of the forward; None with fewer than 8 values.
     forward_backward_correlation: float | None
     microbatch_spread: float | None
+    #: Part of what forward and backward of a compute have in common that other stages have, too, about 0..1; None with one
+    #: stage.
     stage_share: float | None = None
+    #: One a block, or empty: for the computes that waited for communication in flight, by node: the nodes that they waited for,
+    #: each with its lanes, bool of shape (n_steps, n_dp).
     waited_for: tuple[Mapping[int, Mapping[int, Bools]], ...] = ()
+    #: Shape (n_dp,), or one number: part of the logarithm of `microbatch_ratio` that is ordinary variation and stays when the
+    #: unevenness goes, 0..1.
     microbatch_ordinary: Seconds | float = 0.0
+    #: Shape (n_microbatches, n_steps, n_dp), or one number: part of `microbatch_ratio` that tokens tell by which ranks have
+    #: more all the time: none of it is ordinary, but these ranks may be slow by themselves. 1 where they tell nothing so.
     microbatch_told: Seconds | float = 1.0
+    #: One a block, each of shape (n_steps, n_dp): launch delays beyond the ordinary, or that rows explain, seconds by node.
     late_s: tuple[Mapping[int, Seconds], ...] = ()
+    #: One a block, each of shape (n_steps, n_dp), or empty: what they are attributed to, a `StallKind`, by node; of computes
+    #: `stalls` says it.
     late_kinds: tuple[Mapping[int, Kinds], ...] = ()
+    #: One a block, each of shape (n_steps, n_dp), or empty: True where a row of another worker says what everybody waited for.
     late_for_others: tuple[Mapping[int, Bools], ...] = ()
+    #: Shape (n_stages, n_steps, n_dp): seconds by which workers begin a step late, computes left out, as they wait for input;
+    #: None where none does.
     start_s: Seconds | None = None
+    #: Shape as `start_s`: True where a row says so.
     start_recorded: Bools | None = None
+    #: Shape as `start_s`: seconds by which rows say that workers begin a step late for a collection, computes left out; None
+    #: where none does.
     collected_s: Seconds | None = None
+    #: Shape (n_steps,): time between steps that rows explain by something that is no save, seconds by what it is.
     between_s: Mapping[StallKind, Seconds] = dataclasses.field(default_factory=dict)
+    #: Shape (n_dp, n_stages): seconds a step for which rows say that a worker waited for input while nobody had begun the step;
+    #: None where none does.
     led_s: Seconds | None = None
+    #: By how many standard deviations more computes wait for communication in flight than by chance; 0 where none does.
     queue_deviations: float = 0.0
+    #: What uneven experts explain of what is left.
     experts: Experts = NO_EXPERTS
+    #: Broadcastable to `compute_s`, or one number: how long the schedule makes a compute against the ordinary one: beside
+    #: another one, a whole backward among split ones, the weight gradients of several microbatches.
     variant_ratio: Seconds | float = 1.0
+    #: Token columns tell how long microbatches are: who has more of them is not taken for slow.
     has_token_costs: bool = False
 
     @property
@@ -231,44 +190,29 @@ class Breakdown:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gains:
-    """What comes back when components are removed, by replay with launch delays; mean seconds a step.
+    """What comes back when components are removed, by replay with launch delays; mean seconds a step."""
 
-    Attributes
-    ----------
-    recorded_s : float
-        With the time between steps.
-    replayed_s : float
-        The same by replay: differs from `recorded_s` only by the error of the replay.
-    clean_s : float
-        Every component removed; ordinary variation kept.
-    replayed_steps_s : ndarray of float64, shape (n_steps,)
-        The replayed step times behind `replayed_s`.
-    clean_steps_s : ndarray of float64, shape (n_steps,)
-        The step times behind `clean_s`.
-    alone_steps_s : dict of str to ndarray of float64, shape (n_steps,)
-        Step times without that component.
-    alone_s : dict of str to float
-        Their mean.
-    last_s : dict of str to float
-        Step time without all others: what is left to gain after them.
-    share : dict of str to float
-        Shapley share of the lost time (replayed - clean) for each component that matters; empty where nothing was lost.
-    blame_s : dict of str to ndarray of float64, shape (n_dp, n_stages)
-        Seconds of a component on each worker, mean a step, whether they lay on the critical path or not.
-    traits : dict of str to Traits
-        What is special about each component there is.
-    """
-
+    #: With the time between steps.
     recorded_s: float
+    #: The same by replay: differs from `recorded_s` only by the error of the replay.
     replayed_s: float
+    #: Every component removed; ordinary variation kept.
     clean_s: float
+    #: Shape (n_steps,): the replayed step times behind `replayed_s`.
     replayed_steps_s: Seconds
+    #: Shape (n_steps,): the step times behind `clean_s`.
     clean_steps_s: Seconds
+    #: Shape (n_steps,): step times without that component.
     alone_steps_s: dict[str, Seconds]
+    #: Their mean.
     alone_s: dict[str, float]
+    #: Step time without all others: what is left to gain after them.
     last_s: dict[str, float]
+    #: Shapley share of the lost time (replayed - clean) for each component that matters; empty where nothing was lost.
     share: dict[str, float]
+    #: Shape (n_dp, n_stages): seconds of a component on each worker, mean a step, whether they lay on the critical path or not.
     blame_s: dict[str, Seconds]
+    #: What is special about each component there is.
     traits: Mapping[str, Traits] = dataclasses.field(default_factory=dict)
 
     def recoverable(self, name: str) -> float:

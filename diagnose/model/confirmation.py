@@ -7,6 +7,8 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 
+from diagnose.model.plain import says
+
 #: What a machine writes about itself.
 RESULT_SCHEMA: Final = "diagnose-confirm/1"
 #: `confirmed`: it is worse than the controls. `cleared`: it was tested and is as good. `unclear`: nobody can tell.
@@ -32,23 +34,15 @@ _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class Suspect(Struct, frozen=True, kw_only=True):
-    """A machine that a cause is blamed on.
+    """A machine that a cause is blamed on."""
 
-    Attributes
-    ----------
-    host : str
-        Its name, as the trace has it.
-    causes : tuple of str
-        Ids of the causes that name it.
-    cards : tuple of int
-        Indices of their GPUs, where ranks are dealt to machines in order; empty where nobody knows.
-    partners : tuple of str
-        Machines at the other ends of links that are blamed.
-    """
-
+    #: Its name, as the trace has it.
     host: str
+    #: Ids of the causes that name it.
     causes: tuple[str, ...]
+    #: Indices of their GPUs, where ranks are dealt to machines in order; empty where nobody knows.
     cards: tuple[int, ...] = ()
+    #: Machines at the other ends of links that are blamed.
     partners: tuple[str, ...] = ()
 
 
@@ -61,37 +55,25 @@ class Pair(Struct, frozen=True):
 
 
 class TestPlan(Struct, frozen=True, kw_only=True):
-    """What is run where.
-
-    Attributes
-    ----------
-    job : str
-        Id of the job, or a digest of it where it holds more than letters, digits and a few signs.
-    suspects : tuple of Suspect
-        Worst first.
-    controls : tuple of str
-        Sound machines of the same job, to compare with.
-    left_out : int
-        Suspects beyond those that are tested at once.
-    tests : tuple of str
-        Groups of tests: "gpu", "network", "cpu", "memory", "disk".
-    pairs : tuple of Pair
-        For the network, by rounds.
-    n_cards : int or None
-        GPUs a machine; None where nobody knows.
-    data : str
-        Folder that reading is tested in; empty for none.
-    """
+    """What is run where."""
 
     __test__ = False  # no test of pytest
 
+    #: Id of the job, or a digest of it where it holds more than letters, digits and a few signs.
     job: str
+    #: Worst first.
     suspects: tuple[Suspect, ...]
+    #: Sound machines of the same job, to compare with.
     controls: tuple[str, ...]
+    #: Suspects beyond those that are tested at once.
     left_out: int
+    #: Groups of tests: "gpu", "network", "cpu", "memory", "disk".
     tests: tuple[str, ...]
+    #: For the network, by rounds.
     pairs: tuple[Pair, ...]
+    #: GPUs a machine; None where nobody knows.
     n_cards: int | None = None
+    #: Folder that reading is tested in; empty for none.
     data: str = ""
 
     @property
@@ -139,12 +121,12 @@ class Tested(Struct, frozen=True, kw_only=True):
     """One figure of a suspect beside those of the controls."""
 
     test: TestName
-    of: Annotated[str, Meta(description="card, port, partner or folder; empty for the machine")]
+    of: Annotated[str, says("card, port, partner or folder; empty for the machine")]
     outcome: Outcome
-    value: Annotated[float | None, Meta(description="of the suspect, in the unit of the test")]
-    controls: Annotated[float | None, Meta(description="median of the controls; null where there are too few")]
+    value: Annotated[float | None, says("of the suspect, in the unit of the test")]
+    controls: Annotated[float | None, says("median of the controls; null where there are too few")]
     n_controls: Annotated[int, Meta(ge=0)]
-    text: Annotated[str, Meta(description="the same in a sentence")]
+    text: Annotated[str, says("the same in a sentence")]
 
 
 class HostConfirmation(Struct, frozen=True, kw_only=True):
@@ -152,9 +134,9 @@ class HostConfirmation(Struct, frozen=True, kw_only=True):
 
     host: str
     outcome: Outcome
-    tested_s: Annotated[float | None, Meta(description="Unix seconds at which its tests ended; null where none came")]
+    tested_s: Annotated[float | None, says("Unix seconds at which its tests ended; null where none came")]
     tests: tuple[Tested, ...]
-    skipped: Annotated[tuple[Skipped, ...], Meta(description="tests that could not be run, and why")] = ()
+    skipped: Annotated[tuple[Skipped, ...], says("tests that could not be run, and why")] = ()
 
 
 class TestedCause(NamedTuple):
@@ -169,8 +151,6 @@ class Confirmation(Struct, frozen=True, kw_only=True):
     """What tests on its machines say of a cause."""
 
     outcome: Outcome
-    confidence_before: Annotated[_Share, Meta(description="of the cause, before the tests")]
-    hosts: Annotated[tuple[HostConfirmation, ...], Meta(description="Suspects, worst first")]
-    links: Annotated[
-        tuple[str, ...], Meta(description="pairs of machines whose link is slow while both are sound elsewhere")
-    ] = ()
+    confidence_before: Annotated[_Share, says("of the cause, before the tests")]
+    hosts: Annotated[tuple[HostConfirmation, ...], says("Suspects, worst first")]
+    links: Annotated[tuple[str, ...], says("pairs of machines whose link is slow while both are sound elsewhere")] = ()

@@ -11,23 +11,16 @@ class Documents:
     """The documents of every microbatch that the trace knows, one list a (step, dp rank, microbatch), sorted by these.
 
     A microbatch whose documents are unknown is not among them; one that has an empty list held none.
-
-    Attributes
-    ----------
-    step : ndarray of int64, shape (n_lists,)
-        Step number.
-    dp, microbatch : ndarray of int64, shape (n_lists,)
-        Indices, as in the blocks of a `Trace`.
-    offsets : ndarray of int64, shape (n_lists + 1,)
-        Where each list begins in `lengths`, and at last its end.
-    lengths : ndarray of int32, shape (n_documents,)
-        Tokens of each document.
     """
 
+    #: Shape (n_lists,): step number.
     step: NDArray[np.int64]
+    #: `dp`, `microbatch`: shape (n_lists,): indices, as in the blocks of a `Trace`.
     dp: NDArray[np.int64]
     microbatch: NDArray[np.int64]
+    #: Shape (n_lists + 1,): where each list begins in `lengths`, and at last its end.
     offsets: NDArray[np.int64]
+    #: Shape (n_documents,): tokens of each document.
     lengths: NDArray[np.int32]
 
     def __len__(self) -> int:

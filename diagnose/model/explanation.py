@@ -28,30 +28,21 @@ REASONS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
-    """A condition of a rule, with what was found; `holds` is None where that cannot be said.
+    """A condition of a rule, with what was found; `holds` is None where that cannot be said."""
 
-    Attributes
-    ----------
-    feature, comparison, threshold : str, str, float
-        The comparison is `at_least`, `at_most`, `above` or `below`.
-    value : float or None
-        None where the feature could not be measured; `reason` then says why.
-    says : str
-        The sentence that it bears out, where it holds and has one.
-    origin : str
-        Where the threshold is from.
-    deciding : bool
-        The rule as a whole turns on it.
-    """
-
+    #: `feature`, `comparison`, `threshold`: the comparison is `at_least`, `at_most`, `above` or `below`.
     feature: str
     comparison: str
     threshold: float
     holds: bool | None
+    #: None where the feature could not be measured; `reason` then says why.
     value: float | None
     reason: str
+    #: The sentence that it bears out, where it holds and has one.
     says: str
+    #: Where the threshold is from.
     origin: str
+    #: The rule as a whole turns on it.
     deciding: bool
 
 
@@ -100,114 +91,79 @@ class Weight:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CausePrediction:
-    """What the classifier makes of a cause.
+    """What the classifier makes of a cause."""
 
-    Attributes
-    ----------
-    probability : float or None
-        Calibrated, 0..1; None where it was trained on no job with this cause.
-    speaks_for, speaks_against : tuple of Weight
-        The strongest features, most first.
-    unlike : str or None
-        Why the job is unlike any in training; None where it is like some.
-    """
-
+    #: Calibrated, 0..1; None where it was trained on no job with this cause.
     probability: float | None
+    #: `speaks_for`, `speaks_against`: the strongest features, most first.
     speaks_for: tuple[Weight, ...]
     speaks_against: tuple[Weight, ...]
+    #: Why the job is unlike any in training; None where it is like some.
     unlike: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Worth:
-    """What removing one component, or several joined by `+`, gives back; parts of the step time.
-
-    Attributes
-    ----------
-    words : str
-        What it is.
-    alone, last : float or None
-        Gain when it is removed alone, and after all others; None where nobody can tell, and `reason` says why.
-    share : float or None
-        Of the lost time, in the ledger; None where it was not shared out.
-    without_s : float or None
-        Seconds a step without it.
-    """
+    """What removing one component, or several joined by `+`, gives back; parts of the step time."""
 
     component: str
+    #: What it is.
     words: str
+    #: `alone`, `last`: gain when it is removed alone, and after all others; None where nobody can tell, and `reason` says why.
     alone: float | None
     last: float | None
+    #: Of the lost time, in the ledger; None where it was not shared out.
     share: float | None
+    #: Seconds a step without it.
     without_s: float | None
     reason: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why one cause is said of a job, or not.
-
-    Attributes
-    ----------
-    said : bool
-        True where the diagnosis has it among its causes.
-    because : tuple of str
-        What keeps it from being said, as in `REASONS`; empty where it is said.
-    verdict : str
-        Of the whole job.
-    doubt : str
-        Why nobody can judge, where the verdict is `inconclusive` or the recording cannot show the cause.
-    confidence : float or None
-        Of the cause, where it is said.
-    alternatives : tuple of Alternative
-        What else may explain the same time, where it is said.
-    gain, least_gain : float or None, float
-        Part of the step time that comes back without it, alone or after the causes that are said, and the part that must for it to
-        be said.
-    after_others : bool
-        More comes back after the causes that are said than alone.
-    rule : str
-        File of its rule; empty for `unknown`, which has none.
-    fires : bool or None
-        Whether the rule's conditions hold, and no veto; None where that cannot be said, or there is no rule.
-    conditions, vetoes : CheckedGroup or None
-        What must hold, and what must not; None where there is no rule.
-    prediction : CausePrediction or None
-        None where there is no classifier.
-    changes : tuple of Change
-        Steps at which it began or ended to cost time.
-    changes_in : str
-        Unit of what they change: `seconds` a step, or `log-ratio` of a worker's time over its peers'.
-    recorded_s : float
-        Seconds a step.
-    worth : tuple of Worth
-        One a component, and one of all of them together where there are several; the last one is that of the cause.
-    """
+    """Why one cause is said of a job, or not."""
 
     job_id: str
     cause: str
     title: str
+    #: True where the diagnosis has it among its causes.
     said: bool
+    #: What keeps it from being said, as in `REASONS`; empty where it is said.
     because: tuple[str, ...]
+    #: Of the whole job.
     verdict: str
+    #: Why nobody can judge, where the verdict is `inconclusive` or the recording cannot show the cause.
     doubt: str
+    #: Of the cause, where it is said.
     confidence: float | None
+    #: `gain`, `least_gain`: part of the step time that comes back without it, alone or after the causes that are said, and the
+    #: part that must for it to be said.
     gain: float | None
     least_gain: float
+    #: File of its rule; empty for `unknown`, which has none.
     rule: str
+    #: Whether the rule's conditions hold, and no veto; None where that cannot be said, or there is no rule.
     fires: bool | None
+    #: `conditions`, `vetoes`: what must hold, and what must not; None where there is no rule.
     conditions: CheckedGroup | None
+    #: None where there is no classifier.
     prediction: CausePrediction | None
+    #: Steps at which it began or ended to cost time.
     changes: tuple[Change, ...]
+    #: Unit of what they change: `seconds` a step, or `log-ratio` of a worker's time over its peers'.
     changes_in: str
     when: When
     where: Where
+    #: Seconds a step.
     recorded_s: float
+    #: One a component, and one of all of them together where there are several; the last one is that of the cause.
     worth: tuple[Worth, ...]
     made_by: MadeBy
     warnings: tuple[str, ...]
     vetoes: CheckedGroup | None = None
+    #: What else may explain the same time, where it is said.
     alternatives: tuple[Alternative, ...] = ()
+    #: More comes back after the causes that are said than alone.
     after_others: bool = False
 
     def to_dict(self) -> dict[str, Any]:

@@ -63,41 +63,15 @@ class FleetCause:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FleetJob:
-    """One job of the store.
+    """One job of the store."""
 
-    Attributes
-    ----------
-    location, folder : str
-        Where its trace was, and the folder or bucket prefix that it lay in.
-    when_s : float
-        When it ran: seconds since 1970 of its end where its metadata says that, else of its diagnosis.
-    came_s : float or None
-        When the triage run began that brought it, which is its night; None where that is not known.
-    failure, reason : str or None
-        Why it has no diagnosis; None where it has one.
-    hours_analysed, hours_wasted, hours_recoverable : float or None
-        GPU hours of the steps analysed; lost against clean steps; of these, given back by all fixes of its plan together, by
-        replay. The last is 0 where nothing is to be mended, and None where no replay says it.
-    by_optype : dict of str to float
-        S of each type of operation.
-    step_ratio : tuple of float
-        Slowdown of each step over that of the job.
-    hosts : tuple of str or None
-        All it ran on; None where its diagnosis does not say.
-    unseen : frozenset of str
-        Causes that could not be looked for.
-    name : str
-        What all its runs are called.
-    budget : Budget or None
-        Where its GPU-seconds go; None where an earlier version diagnosed it.
-    called : str
-        Its id, and where others of the fleet have that too enough of its path to be told from them.
-    """
-
+    #: `location`, `folder`: where its trace was, and the folder or bucket prefix that it lay in.
     location: str
     folder: str
+    #: When it ran: seconds since 1970 of its end where its metadata says that, else of its diagnosis.
     when_s: float
     diagnosed_at_s: float
+    #: `failure`, `reason`: why it has no diagnosis; None where it has one.
     failure: str | None = None
     reason: str | None = None
     content: str | None = None
@@ -110,6 +84,9 @@ class FleetJob:
     verdict: str | None = None
     slowdown: float | None = None
     recorded_step_s: float | None = None
+    #: `hours_analysed`, `hours_wasted`, `hours_recoverable`: GPU hours of the steps analysed; lost against clean steps; of
+    #: these, given back by all fixes of its plan together, by replay. The last is 0 where nothing is to be mended, and None
+    #: where no replay says it.
     hours_analysed: float | None = None
     hours_wasted: float | None = None
     hours_recoverable: float | None = None
@@ -117,14 +94,22 @@ class FleetJob:
     m_w: float | None = None
     m_s: float | None = None
     correlation: float | None = None
+    #: S of each type of operation.
     by_optype: dict[str, float] = dataclasses.field(default_factory=dict)
+    #: Slowdown of each step over that of the job.
     step_ratio: tuple[float, ...] = ()
     causes: tuple[FleetCause, ...] = ()
+    #: All it ran on; None where its diagnosis does not say.
     hosts: tuple[str, ...] | None = None
+    #: Causes that could not be looked for.
     unseen: frozenset[str] = frozenset()
+    #: Its id, and where others of the fleet have that too enough of its path to be told from them.
     called: str = ""
+    #: What all its runs are called.
     name: str = ""
+    #: When the triage run began that brought it, which is its night; None where that is not known.
     came_s: float | None = None
+    #: Where its GPU-seconds go; None where an earlier version diagnosed it.
     budget: Budget | None = None
 
     @property
@@ -203,28 +188,19 @@ class FleetJob:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fleet:
-    """All that adds up over the jobs of a store.
+    """All that adds up over the jobs of a store."""
 
-    Attributes
-    ----------
-    store : str
-        Its URL without the password.
-    asked : dict of str to str
-        What was asked for: only jobs since, of an owner, with a cause, ...
-    jobs : tuple of FleetJob
-        Those whose figures count, in the order asked for.
-    uncounted : tuple of FleetJob
-        The others, by location.
-    by : dict of str to tuple of Slice
-        `cause`, `owner`, `folder`, `host`, `framework`, `gpu_type`, most lost first, and `day`, in order.
-    """
-
+    #: Its URL without the password.
     store: str
+    #: What was asked for: only jobs since, of an owner, with a cause, ...
     asked: dict[str, str]
     ranked_by: Rank
     totals: Totals
+    #: Those whose figures count, in the order asked for.
     jobs: tuple[FleetJob, ...]
+    #: The others, by location.
     uncounted: tuple[FleetJob, ...]
+    #: `cause`, `owner`, `folder`, `host`, `framework`, `gpu_type`, most lost first, and `day`, in order.
     by: dict[str, tuple[Slice, ...]]
     coverage: tuple[Gap, ...]
     study: Study

@@ -5,10 +5,11 @@ Fields are the keys of the JSON, in its order; other keys may be added.
 
 from typing import Annotated, Literal, get_args
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from diagnose.model.diagnosis_document import Count
 from diagnose.model.place import Where
+from diagnose.model.plain import says
 
 #: Verdicts of jobs whose figures count.
 Counted = Literal["healthy", "noisy", "straggling"]
@@ -30,14 +31,12 @@ class Slice(Struct, frozen=True):
 
     key: Annotated[
         str | None,
-        Meta(
-            description="what they have in common; null where it is not known, or, of causes and hosts, where nothing is blamed"
-        ),
+        says("what they have in common; null where it is not known, or, of causes and hosts, where nothing is blamed"),
     ]
     n_jobs: Count
     hours_analysed: float
     hours_wasted: float
-    hours_recoverable: Annotated[float, Meta(description="of causes and hosts: each alone")]
+    hours_recoverable: Annotated[float, says("of causes and hosts: each alone")]
 
 
 class Totals(Struct, frozen=True):
@@ -45,7 +44,7 @@ class Totals(Struct, frozen=True):
 
     n_jobs: Count
     n_counted: Annotated[
-        int, Meta(ge=0, description="jobs whose figures count: healthy, noisy or straggling; all sums are of these")
+        int, says("jobs whose figures count: healthy, noisy or straggling; all sums are of these", ge=0)
     ]
     n_straggling: Count
     n_healthy: Count
@@ -55,26 +54,24 @@ class Totals(Struct, frozen=True):
     hours_analysed: float
     hours_wasted: float
     hours_recoverable: Annotated[
-        float, Meta(description="of those lost: given back by all fixes of each job's plan together, by replay")
+        float, says("of those lost: given back by all fixes of each job's plan together, by replay")
     ]
-    n_unpriced: Annotated[int, Meta(ge=0, description="jobs with causes and no price: not in hours_recoverable")]
+    n_unpriced: Annotated[int, says("jobs with causes and no price: not in hours_recoverable", ge=0)]
 
 
 class FleetBudget(Struct, frozen=True):
     """Where the GPU hours of all jobs go that have a budget: the sum of theirs, each weighted by its GPU hours."""
 
-    n_jobs: Annotated[
-        int, Meta(ge=0, description="jobs with a budget: those that an earlier version diagnosed have none")
-    ]
-    hours_analysed: Annotated[float, Meta(ge=0, description="GPU hours of these, which parts and lost add up to")]
-    parts: Annotated[dict[str, float], Meta(description="GPU hours by part of a budget; of jobs that measured it")]
-    lost: Annotated[dict[str, float], Meta(description="GPU hours lost by cause, and unexplained")]
+    n_jobs: Annotated[int, says("jobs with a budget: those that an earlier version diagnosed have none", ge=0)]
+    hours_analysed: Annotated[float, says("GPU hours of these, which parts and lost add up to", ge=0)]
+    parts: Annotated[dict[str, float], says("GPU hours by part of a budget; of jobs that measured it")]
+    lost: Annotated[dict[str, float], says("GPU hours lost by cause, and unexplained")]
 
 
 class Gap(Struct, frozen=True):
     """Jobs without a diagnosis that counts; one reason of many."""
 
-    kind: Annotated[str, Meta(description="kind of failure as triage names it, document, or inconclusive")]
+    kind: Annotated[str, says("kind of failure as triage names it, document, or inconclusive")]
     n_jobs: Count
     example: str
     reason: str
@@ -87,9 +84,9 @@ class Figure(Struct, frozen=True):
     meaning: str
     ours: float | None
     published: float | None
-    n: Annotated[int, Meta(ge=0, description="jobs, or steps, that ours is of")]
+    n: Annotated[int, says("jobs, or steps, that ours is of", ge=0)]
     unit: Unit
-    source: Annotated[str, Meta(description="where it was published")]
+    source: Annotated[str, says("where it was published")]
 
 
 class OpType(Struct, frozen=True):
@@ -116,52 +113,47 @@ class SizeBin(Struct, frozen=True):
 class Study(Struct, frozen=True):
     """The fleet on the axes of arXiv 2505.05713."""
 
-    n_jobs: Annotated[
-        int, Meta(ge=0, description="jobs that count and pass the study's gate, a discrepancy of at most 5%")
-    ]
-    n_gated: Annotated[int, Meta(ge=0, description="jobs that do not pass it")]
+    n_jobs: Annotated[int, says("jobs that count and pass the study's gate, a discrepancy of at most 5%", ge=0)]
+    n_gated: Annotated[int, says("jobs that do not pass it", ge=0)]
     figures: tuple[Figure, ...]
     waste_quantiles: Annotated[
-        tuple[float, ...],
-        Meta(description="waste, 1 - 1/S, that 0, 1, ... 100% of the jobs do not exceed; empty without jobs"),
+        tuple[float, ...], says("waste, 1 - 1/S, that 0, 1, ... 100% of the jobs do not exceed; empty without jobs")
     ]
-    optypes: Annotated[tuple[OpType, ...], Meta(description="most waste first")]
-    sizes: Annotated[tuple[SizeBin, ...], Meta(description="by size")]
-    left_out: Annotated[tuple[str, ...], Meta(description="what the study shows and this cannot, and why")]
+    optypes: Annotated[tuple[OpType, ...], says("most waste first")]
+    sizes: Annotated[tuple[SizeBin, ...], says("by size")]
+    left_out: Annotated[tuple[str, ...], says("what the study shows and this cannot, and why")]
 
 
 class HostCount(Struct, frozen=True):
     """A host that is blamed, and how likely that is by chance."""
 
     host: str
-    n_blamed: Annotated[int, Meta(ge=0, description="jobs in which it is blamed")]
-    n_ran: Annotated[int, Meta(ge=0, description="jobs that it took part in")]
-    expected: Annotated[float, Meta(description="in how many it would be blamed by chance")]
-    p_value: Annotated[float, Meta(ge=0, le=1, description="probability of at least so many by chance")]
-    p_adjusted: Annotated[
-        float, Meta(ge=0, le=1, description="the same after correction for the number of hosts looked at")
-    ]
+    n_blamed: Annotated[int, says("jobs in which it is blamed", ge=0)]
+    n_ran: Annotated[int, says("jobs that it took part in", ge=0)]
+    expected: Annotated[float, says("in how many it would be blamed by chance")]
+    p_value: Annotated[float, says("probability of at least so many by chance", ge=0, le=1)]
+    p_adjusted: Annotated[float, says("the same after correction for the number of hosts looked at", ge=0, le=1)]
     n_places: Annotated[
         int,
-        Meta(
+        says(
+            "places in jobs (parallelism, dp rank, stage) at which it is blamed: one alone may be a fault of the place",
             ge=0,
-            description="places in jobs (parallelism, dp rank, stage) at which it is blamed: one alone may be a fault of the place",
         ),
     ]
-    hours_wasted: Annotated[float, Meta(description="GPU hours lost to causes that blame it")]
-    jobs: Annotated[tuple[str, ...], Meta(description="locations, the costliest first")]
-    proposal: Annotated[str, Meta(description="what to think about, never an action; empty where chance explains it")]
+    hours_wasted: Annotated[float, says("GPU hours lost to causes that blame it")]
+    jobs: Annotated[tuple[str, ...], says("locations, the costliest first")]
+    proposal: Annotated[str, says("what to think about, never an action; empty where chance explains it")]
 
 
 class Hosts(Struct, frozen=True):
     """Hosts blamed in more jobs than chance says."""
 
-    n_jobs: Annotated[int, Meta(ge=0, description="jobs that say which hosts they ran on, copies left out")]
-    n_hosts: Annotated[int, Meta(ge=0, description="hosts among them")]
-    n_unknown: Annotated[int, Meta(ge=0, description="jobs that do not say their hosts: in no test")]
-    n_copies: Annotated[int, Meta(ge=0, description="jobs left out because another has the same content")]
+    n_jobs: Annotated[int, says("jobs that say which hosts they ran on, copies left out", ge=0)]
+    n_hosts: Annotated[int, says("hosts among them", ge=0)]
+    n_unknown: Annotated[int, says("jobs that do not say their hosts: in no test", ge=0)]
+    n_copies: Annotated[int, says("jobs left out because another has the same content", ge=0)]
     assumption: str
-    blamed: Annotated[tuple[HostCount, ...], Meta(description="hosts blamed in at least two jobs, least likely first")]
+    blamed: Annotated[tuple[HostCount, ...], says("hosts blamed in at least two jobs, least likely first")]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -172,22 +164,19 @@ class Finding(Struct, frozen=True, kw_only=True):
     cause: str
     title: str
     where: Where
-    n_now: Annotated[int, Meta(ge=0, description="jobs that have it in this period")]
-    n_before: Annotated[int, Meta(ge=0, description="jobs that had it in the one before")]
-    recoverable_now: Annotated[float | None, Meta(description="mean part of the step time that it costs in them")]
+    n_now: Annotated[int, says("jobs that have it in this period", ge=0)]
+    n_before: Annotated[int, says("jobs that had it in the one before", ge=0)]
+    recoverable_now: Annotated[float | None, says("mean part of the step time that it costs in them")]
     recoverable_before: float | None
-    hours_wasted: Annotated[
-        float, Meta(description="GPU hours lost to it in this period; where it is gone, in the one before")
-    ]
+    hours_wasted: Annotated[float, says("GPU hours lost to it in this period; where it is gone, in the one before")]
     gpu_hours_lost_per_day: Annotated[
-        float | None,
-        Meta(description="over all jobs that had it last, while they run: GPUs x 24 x recoverable; as in its ticket"),
+        float | None, says("over all jobs that had it last, while they run: GPUs x 24 x recoverable; as in its ticket")
     ]
     first_seen_s: float
-    location: Annotated[str, Meta(description="the job that lost most to it")]
+    location: Annotated[str, says("the job that lost most to it")]
     job_id: str
     owner: str | None
-    note: Annotated[str | None, Meta(description="why it is unseen")] = None
+    note: Annotated[str | None, says("why it is unseen")] = None
 
 
 class LastNight(Struct, frozen=True):
@@ -206,7 +195,7 @@ class JobGpuHours(Struct, frozen=True):
 
     analysed: float | None
     wasted: float | None
-    recoverable: Annotated[float | None, Meta(description="null where no replay says it")]
+    recoverable: Annotated[float | None, says("null where no replay says it")]
 
 
 class FleetCauseDocument(Struct, frozen=True):
@@ -230,13 +219,13 @@ class FleetJobDocument(Struct, frozen=True, kw_only=True):
     framework: str | None
     gpu_type: str | None
     folder: str
-    when_s: Annotated[float, Meta(description="when it ended by its metadata, else when it was diagnosed")]
+    when_s: Annotated[float, says("when it ended by its metadata, else when it was diagnosed")]
     gpus: Count | None
     verdict: Counted
     slowdown: float | None
     gpu_hours: JobGpuHours
     causes: tuple[FleetCauseDocument, ...]
-    fix: Annotated[str | None, Meta(description="best fix of the first cause")]
+    fix: Annotated[str | None, says("best fix of the first cause")]
 
 
 class NotAnalysed(Struct, frozen=True):
@@ -268,19 +257,15 @@ class FleetDocument(Struct, frozen=True, kw_only=True):
     """
 
     schema: Literal["diagnose-fleet/1"]
-    store: Annotated[str, Meta(description="its URL without the password")]
-    asked: Annotated[
-        dict[str, str], Meta(description="which jobs were asked for: owner, cause, framework, folder, since")
-    ]
+    store: Annotated[str, says("its URL without the password")]
+    asked: Annotated[dict[str, str], says("which jobs were asked for: owner, cause, framework, folder, since")]
     ranked_by: Rank
     totals: Totals
-    jobs: Annotated[tuple[FleetJobDocument, ...], Meta(description="those that count, in the order asked for")]
+    jobs: Annotated[tuple[FleetJobDocument, ...], says("those that count, in the order asked for")]
     by: Slices
     coverage: tuple[Gap, ...]
     not_analysed: tuple[NotAnalysed, ...]
     study: Study
     hosts: Hosts
     night: LastNight | None
-    budget: Annotated[
-        FleetBudget | None, Meta(description="where the GPU hours go; null where no job has a budget")
-    ] = None
+    budget: Annotated[FleetBudget | None, says("where the GPU hours go; null where no job has a budget")] = None

@@ -7,21 +7,13 @@ from diagnose.model.trace import Seconds
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OtherWork:
-    """The rows of one type that keep workers from computing.
+    """The rows of one type that keep workers from computing."""
 
-    Attributes
-    ----------
-    name : str
-        The type, as the file has it.
-    busy_s : ndarray of float64, shape (n_dp, n_stages)
-        Seconds a step that they take of each worker, between steps too.
-    uneven_s : float
-        Seconds a step, of all workers together, that they take where such work is far longer than usual.
-    ratio : float
-        How many times the usual that is; 0 where there usually is none.
-    """
-
+    #: The type, as the file has it.
     name: str
+    #: Shape (n_dp, n_stages): seconds a step that they take of each worker, between steps too.
     busy_s: Seconds
+    #: Seconds a step, of all workers together, that they take where such work is far longer than usual.
     uneven_s: float
+    #: How many times the usual that is; 0 where there usually is none.
     ratio: float

@@ -2,7 +2,9 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Struct
+
+from diagnose.model.plain import says
 
 
 class Worker(Struct, frozen=True, omit_defaults=True):
@@ -13,15 +15,13 @@ class Worker(Struct, frozen=True, omit_defaults=True):
 
     dp: int
     pp: int
-    rank: Annotated[int | None, Meta(description="global rank; of the member where tp or cp name one")] = None
-    host: Annotated[str | None, Meta(description="machine that runs that rank")] = None
+    rank: Annotated[int | None, says("global rank; of the member where tp or cp name one")] = None
+    host: Annotated[str | None, says("machine that runs that rank")] = None
     tp: Annotated[
-        int | None,
-        Meta(description="tensor-parallel member that the others wait for, where the trace records them all"),
+        int | None, says("tensor-parallel member that the others wait for, where the trace records them all")
     ] = None
     cp: Annotated[
-        int | None,
-        Meta(description="context-parallel member that the others wait for, where the trace records them all"),
+        int | None, says("context-parallel member that the others wait for, where the trace records them all")
     ] = None
 
 

@@ -7,6 +7,11 @@ from typing import Any
 import msgspec
 
 
+def says(meaning: str, **limits: Any) -> msgspec.Meta:
+    """Give what the JSON Schema says of a field, and the limits of its values."""
+    return msgspec.Meta(description=meaning, **limits)
+
+
 def to_plain(found: Any) -> Any:
     """Give dicts, lists, texts and numbers of any type that a document is made of; None where a number is not finite."""
     return _finite(msgspec.to_builtins(found, str_keys=True, enc_hook=_to_number))

@@ -10,65 +10,43 @@ from diagnose.model.plain import to_plain
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HandFixes:
-    """What a user wants to be priced, as text.
+    """What a user wants to be priced, as text."""
 
-    Attributes
-    ----------
-    fixes : tuple of str
-        `NAME` or `NAME:key=value,key=value`; without a place a fix acts where the diagnosis sees its cause.
-    scales : tuple of str
-        `TYPE [stage=N] [dp=N] [step=N] xFACTOR`.
-    """
-
+    #: `NAME` or `NAME:key=value,key=value`; without a place a fix acts where the diagnosis sees its cause.
     fixes: tuple[str, ...] = ()
+    #: `TYPE [stage=N] [dp=N] [step=N] xFACTOR`.
     scales: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HandFixPrice:
-    """One fix, or one scaling, of those that the user gave, in their order.
+    """One fix, or one scaling, of those that the user gave, in their order."""
 
-    Attributes
-    ----------
-    text : str
-        As the user wrote it.
-    fix : Fix or None
-        The fix priced alone; None where it is refused.
-    refused : str or None
-        Why it is not for this job.
-    after_step_time, after_speedup : float or None
-        With it and all before it: seconds, and against the recorded step time.
-    gain : float or None
-        Part of the step time after those before it that it gives back.
-    """
-
+    #: As the user wrote it.
     text: str
+    #: The fix priced alone; None where it is refused.
     fix: Fix | None
+    #: Why it is not for this job.
     refused: str | None
+    #: `after_step_time`, `after_speedup`: with it and all before it: seconds, and against the recorded step time.
     after_step_time: float | None
     after_speedup: float | None
+    #: Part of the step time after those before it that it gives back.
     gain: float | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HandPrices:
-    """A job before and after some fixes; times in seconds a step, launch delays in.
-
-    Attributes
-    ----------
-    predicted_s : float
-        With all that were not refused.
-    replay_error : float
-        By which part of it the replay misses the recorded step time: no prediction is better than that.
-    changes : tuple of Change
-        All that was not refused, for pictures.
-    """
+    """A job before and after some fixes; times in seconds a step, launch delays in."""
 
     job_id: str
     recorded_s: float
+    #: With all that were not refused.
     predicted_s: float
+    #: By which part of it the replay misses the recorded step time: no prediction is better than that.
     replay_error: float
     asked: tuple[HandFixPrice, ...]
+    #: All that was not refused, for pictures.
     changes: tuple[Change, ...]
 
     @property

@@ -27,22 +27,15 @@ class Dropped:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unobserved:
-    """Something that the format, or this file, does not show.
+    """Something that the format, or this file, does not show."""
 
-    Attributes
-    ----------
-    what : str
-        `"point-to-point operations"`.
-    lacks : tuple of str
-        Of `CAPABILITIES`: what a diagnosis therefore cannot rest on.
-    causes : tuple of str
-        Causes that cannot be checked for that. Producers leave it empty: `judge.unchecked` fills it in by what the rules need. A
-        file that an earlier version converted names causes itself.
-    """
-
+    #: `"point-to-point operations"`.
     what: str
     reason: str
+    #: Of `CAPABILITIES`: what a diagnosis therefore cannot rest on.
     lacks: tuple[str, ...] = ()
+    #: Causes that cannot be checked for that. Producers leave it empty: `judge.unchecked` fills it in by what the rules need. A
+    #: file that an earlier version converted names causes itself.
     causes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -59,24 +52,16 @@ class Unobserved:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """How far the clock of one worker or host was moved.
+    """How far the clock of one worker or host was moved."""
 
-    Attributes
-    ----------
-    of : str
-        `"rank 3"`, or the name of a host.
-    offset_s : float
-        Seconds taken from its times; where it differs from step to step, the median of the steps in which it was off.
-    spread_s : float
-        Half the interquartile range of what it was estimated from, or half of what the schedule leaves open if that is more; NaN
-        where nothing says how sure it is.
-    how : str
-        `"matched pairs"`, `"collectives"`, `"schedule"`.
-    """
-
+    #: `"rank 3"`, or the name of a host.
     of: str
+    #: Seconds taken from its times; where it differs from step to step, the median of the steps in which it was off.
     offset_s: float
+    #: Half the interquartile range of what it was estimated from, or half of what the schedule leaves open if that is more; NaN
+    #: where nothing says how sure it is.
     spread_s: float
+    #: `"matched pairs"`, `"collectives"`, `"schedule"`.
     how: str
 
 
@@ -147,56 +132,46 @@ class Account:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recording:
-    """Operations of one job as another producer recorded them, in any order.
+    """Operations of one job as another producer recorded them, in any order."""
 
-    Attributes
-    ----------
-    producer : str
-        NAME of the adapter.
-    op : ndarray of int8, shape (n_rows,)
-        `Op`; evidence rows (`gc`, `cuda-malloc`, `data-load`, `checkpoint`) among them. -1 for rows of other types.
-    step, dp, stage : ndarray of int64, shape (n_rows,)
-    start_s, duration_s : ndarray of float64, shape (n_rows,)
-        Seconds on one clock of the job, a large common base (unix time) already taken away.
-    microbatch, chunk, rank, tp_rank, cp_rank : ndarray of int64, shape (n_rows,), or None
-        -1 where there is none; None where the format does not say.
-    position : ndarray of int64, shape (n_rows,), or None
-        Where in the model the model chunk of a compute stands; None where chunks are dealt out in turn, or nobody says.
-    host : ndarray of int64, shape (n_rows,), or None
-        Position in `host_names`; -1 where unknown.
-    tokens, tokens_sq : ndarray of float64, shape (n_rows,), or None
-        NaN where unknown.
-    job : dict of str to object
-        Metadata as in the trace format.
-    other : ndarray of int64, shape (n_rows,), or None
-        Position in `other_types` of rows of other types, which are not simulated; -1 elsewhere.
-    other_types : tuple of str
-        Names of these types.
-    """
-
+    #: NAME of the adapter.
     producer: str
+    #: Shape (n_rows,): `Op`; evidence rows (`gc`, `cuda-malloc`, `data-load`, `checkpoint`) among them. -1 for rows of other
+    #: types.
     op: NDArray[np.int8]
+    #: `step`, `dp`, `stage`: shape (n_rows,).
     step: NDArray[np.int64]
     dp: NDArray[np.int64]
     stage: NDArray[np.int64]
+    #: `start_s`, `duration_s`: shape (n_rows,): seconds on one clock of the job, a large common base (unix time) already taken
+    #: away.
     start_s: NDArray[np.float64]
     duration_s: NDArray[np.float64]
+    #: `microbatch`, `chunk`, `rank`, `tp_rank`, `cp_rank`: shape (n_rows,): -1 where there is none; None where the format does
+    #: not say.
     microbatch: NDArray[np.int64] | None = None
     chunk: NDArray[np.int64] | None = None
     rank: NDArray[np.int64] | None = None
     tp_rank: NDArray[np.int64] | None = None
     cp_rank: NDArray[np.int64] | None = None
+    #: Shape (n_rows,): position in `host_names`; -1 where unknown.
     host: NDArray[np.int64] | None = None
     host_names: tuple[str, ...] = ()
+    #: `tokens`, `tokens_sq`: shape (n_rows,): NaN where unknown.
     tokens: NDArray[np.float64] | None = None
     tokens_sq: NDArray[np.float64] | None = None
+    #: Metadata as in the trace format.
     job: dict[str, Any] = dataclasses.field(default_factory=dict)
     dropped: tuple[Dropped, ...] = ()
     unobserved: tuple[Unobserved, ...] = ()
     offsets: tuple[ClockOffset, ...] = ()
     warnings: tuple[str, ...] = ()
+    #: Shape (n_rows,): where in the model the model chunk of a compute stands; None where chunks are dealt out in turn, or
+    #: nobody says.
     position: NDArray[np.int64] | None = None
+    #: Shape (n_rows,): position in `other_types` of rows of other types, which are not simulated; -1 elsewhere.
     other: NDArray[np.int64] | None = None
+    #: Names of these types.
     other_types: tuple[str, ...] = ()
     host_time: HostTime | None = None
 

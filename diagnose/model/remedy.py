@@ -42,30 +42,20 @@ class CauseToFix:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to change, and what of it a replay can know.
+    """What to change, and what of it a replay can know."""
 
-    Attributes
-    ----------
-    summary : str
-        One line: what to do, with its place and numbers.
-    how : str
-        Flags and environment for the job's framework, or for all known ones where that is not said.
-    changes : tuple of Change
-        What the replay is told.
-    settings : dict of str to str
-        As `--fix NAME:key=value` would give them, resolved.
-    assumptions, risks : tuple of str
-        What the prediction takes for granted; what may go wrong or cost elsewhere.
-    figures : dict of str to float or None
-        Numbers worth knowing beside the step time, by name with the unit at its end (`break_even_steps`).
-    """
-
+    #: One line: what to do, with its place and numbers.
     summary: str
+    #: Flags and environment for the job's framework, or for all known ones where that is not said.
     how: str
+    #: What the replay is told.
     changes: tuple[Change, ...]
+    #: As `--fix NAME:key=value` would give them, resolved.
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: `assumptions`, `risks`: what the prediction takes for granted; what may go wrong or cost elsewhere.
     assumptions: tuple[str, ...] = ()
     risks: tuple[str, ...] = ()
+    #: Numbers worth knowing beside the step time, by name with the unit at its end (`break_even_steps`).
     figures: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 
 

@@ -30,52 +30,36 @@ MIN_SPEEDUP = 1.02
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Request:
-    """One job to read, and what to make of it.
+    """One job to read, and what to make of it."""
 
-    Attributes
-    ----------
-    source : path, or open binary file that can seek
-    name : str or None
-        How errors call the input.
-    location : str or None
-        Where the job lies, which names a job whose metadata does not; the source itself where left out.
-    meta : Path, mapping or None
-        YAML file with job metadata, or what would stand in one.
-    rules : Path or None
-        Folder with rules of the user's.
-    steps : ndarray of int64, shape (n,), or None
-        Analyse only these steps.
-    unit : str or None
-        What the times of a trace are in: s, ms, us or ns. Of the column of a table also it/s, tokens/s, samples/s.
-    column : str or None
-        Column that tells time, where the job is a table of steps.
-    memory_bytes : int or None
-        Memory that the job may take; what the machine allows where nothing is said.
-    min_speedup : float
-        Report a cause when removing it makes the job at least this much faster.
-    log : Path or None
-        Training log of the run that the trace is of.
-    telemetry : str, Path, Telemetry or None
-        What the machines of the job measured of themselves: a file, a folder, the address of a Prometheus server, or what was read.
-    shares_telemetry : bool
-        It is of many jobs: where nothing in it is of this one a warning says so, and no error.
-    progress : callable or None
-        Called with the name of each stage as it begins.
-    """
-
+    #: A path, or an open binary file that can seek.
     source: str | Path | BinaryIO
+    #: How errors call the input.
     name: str | None = None
+    #: YAML file with job metadata, or what would stand in one.
     meta: Path | Mapping[str, Any] | None = None
+    #: Shape (n,): analyse only these steps.
     steps: "Ints | None" = None
+    #: Folder with rules of the user's.
     rules: Path | None = None
+    #: Report a cause when removing it makes the job at least this much faster.
     min_speedup: float = MIN_SPEEDUP
+    #: Training log of the run that the trace is of.
     log: Path | None = None
+    #: What the machines of the job measured of themselves: a file, a folder, the address of a Prometheus server, or what was
+    #: read.
     telemetry: "str | Path | Telemetry | None" = None
+    #: What the times of a trace are in: s, ms, us or ns. Of the column of a table also it/s, tokens/s, samples/s.
     unit: str | None = None
+    #: Column that tells time, where the job is a table of steps.
     column: str | None = None
+    #: Memory that the job may take; what the machine allows where nothing is said.
     memory_bytes: int | None = None
+    #: Where the job lies, which names a job whose metadata does not; the source itself where left out.
     location: str | None = None
+    #: It is of many jobs: where nothing in it is of this one a warning says so, and no error.
     shares_telemetry: bool = False
+    #: Called with the name of each stage as it begins.
     progress: Callable[[str], None] | None = None
 
     def report(self, stage: str) -> None:

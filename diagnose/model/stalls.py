@@ -36,23 +36,16 @@ class Stalls:
     """Seconds in computes, or before them, that their work does not explain.
 
     All arrays have shape (2, n_virtual, n_microbatches, n_steps, n_dp), axes as in `Breakdown`.
-
-    Attributes
-    ----------
-    inside_s : ndarray of float64
-        Seconds by which a compute was longer than its work, where they stand out; 0 elsewhere.
-    before_s : ndarray of float64
-        Seconds by which it started later than all that it waits for, beyond the ordinary.
-    inside, before : ndarray of int8
-        What of: a `StallKind` where there is a stall.
-    recorded_inside, recorded_before : ndarray of bool
-        True where an evidence row says so.
     """
 
+    #: Seconds by which a compute was longer than its work, where they stand out; 0 elsewhere.
     inside_s: Seconds
+    #: Seconds by which it started later than all that it waits for, beyond the ordinary.
     before_s: Seconds
+    #: `inside`, `before`: what of: a `StallKind` where there is a stall.
     inside: Kinds
     before: Kinds
+    #: `recorded_inside`, `recorded_before`: True where an evidence row says so.
     recorded_inside: NDArray[np.bool_]
     recorded_before: NDArray[np.bool_]
 

@@ -16,26 +16,17 @@ MetricKind = Literal["gauge", "counter", "code"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Metric:
-    """One thing that machines measure.
+    """One thing that machines measure."""
 
-    Attributes
-    ----------
-    name : str
-        Ours, with its unit: `gpu_sm_clock_mhz`.
-    kind : {"gauge", "counter", "code"}
-        How its values are to be read.
-    unit : str
-        For people: "MHz".
-    words : str
-        What it is, for people: "clock of the SMs".
-    of : {"gpu", "host", "nic", "disk"}
-        What has it: a card, the whole machine, a network port, a disk.
-    """
-
+    #: Ours, with its unit: `gpu_sm_clock_mhz`.
     name: str
+    #: How its values are to be read.
     kind: MetricKind
+    #: For people: "MHz".
     unit: str
+    #: What it is, for people: "clock of the SMs".
     words: str
+    #: What has it: a card, the whole machine, a network port, a disk.
     of: Literal["gpu", "host", "nic", "disk"]
 
 
@@ -57,29 +48,20 @@ class Series:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Telemetry:
-    """All series that were read, sorted by metric, host and device.
+    """All series that were read, sorted by metric, host and device."""
 
-    Attributes
-    ----------
-    name : str
-        How reports call it: its file, folder or server.
-    formats : tuple of str
-        What it was read from: "Prometheus range query", "nvidia-smi CSV".
-    series : tuple of Series
-        One for each metric of each device.
-    unread : tuple of str
-        Names of metrics in it that nobody here knows, sorted.
-    warnings : tuple of str
-        What of it could not be read, and why: files of a folder.
-    first_s, last_s : float
-        Unix seconds of the first and the last value that there was, also outside of what was asked for; NaN where there was none.
-    """
-
+    #: How reports call it: its file, folder or server.
     name: str
+    #: What it was read from: "Prometheus range query", "nvidia-smi CSV".
     formats: tuple[str, ...]
+    #: One for each metric of each device.
     series: tuple[Series, ...]
+    #: Names of metrics in it that nobody here knows, sorted.
     unread: tuple[str, ...]
+    #: What of it could not be read, and why: files of a folder.
     warnings: tuple[str, ...] = ()
+    #: `first_s`, `last_s`: Unix seconds of the first and the last value that there was, also outside of what was asked for; NaN
+    #: where there was none.
     first_s: float = math.nan
     last_s: float = math.nan
 
@@ -120,32 +102,21 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Suspect:
-    """A machine that a cause names, or some of its cards, and who does the same work.
+    """A machine that a cause names, or some of its cards, and who does the same work."""
 
-    Attributes
-    ----------
-    name : str
-        The machine as the trace calls it.
-    host : str
-        As the telemetry does.
-    cards : tuple of str
-        Those that are meant; empty: all of the machine.
-    peers : tuple of (str, str)
-        Cards that do the same work elsewhere, as (host, card).
-    hosts : tuple of str
-        Machines of the job that nothing suspects; where all are suspects, the others.
-    is_everyone : bool
-        All who do the same work are suspects, so that nobody is there to compare with.
-    is_every_host : bool
-        All machines are suspects, so that what is of a whole machine, its ports and disks has nobody to compare with.
-    """
-
+    #: The machine as the trace calls it.
     name: str
+    #: As the telemetry does.
     host: str
+    #: Those that are meant; empty: all of the machine.
     cards: tuple[str, ...]
+    #: Cards that do the same work elsewhere, as (host, card).
     peers: tuple[tuple[str, str], ...]
+    #: Machines of the job that nothing suspects; where all are suspects, the others.
     hosts: tuple[str, ...]
+    #: All who do the same work are suspects, so that nobody is there to compare with.
     is_everyone: bool = False
+    #: All machines are suspects, so that what is of a whole machine, its ports and disks has nobody to compare with.
     is_every_host: bool = False
 
 

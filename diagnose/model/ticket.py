@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from diagnose.model.cause import Cause, CauseId, EvidenceItem, Fix, Severity, When
 from diagnose.model.place import Where
+from diagnose.model.plain import says
 
 Event = Literal["opened", "reopened", "reminded", "grew", "fixed"]
 TicketState = Literal["open", "acked", "fixed"]
@@ -21,71 +22,50 @@ class Finding:
 
     An episode is the time from when it came until it was fixed; when it comes back another begins. All moments in seconds
     since 1970.
-
-    Attributes
-    ----------
-    fingerprint : str
-        Of the cause, as the diagnosis gives it.
-    cause, title, family : str
-        `title` is the cause in a few words, `family` the framework and the parallelism.
-    state : str
-        `open` or `fixed`.
-    event : str
-        How this episode began: `opened` or `reopened`.
-    opened_at : float
-        The first run of this episode; names its ticket, with the fingerprint.
-    reminded_at : float or None
-        When an acknowledgement of this episode ran out.
-    first_seen_at, last_seen_at : float
-        The first run with it ever, and the last.
-    last_ended_at : float or None
-        When the last run with it ended, by the metadata of the jobs; None where one of this episode does not say.
-    last_noted_at : float
-        When the last run with it came into the store.
-    n_seen : int
-        Runs that had it, in all episodes.
-    severity, who, owner : str or None
-        As the worst run said when the episode began: they are how alerts are told apart, and stay.
-    worst_location : str
-        The run that loses most, of those that had it last.
-    gpu_hours_lost_per_day : float or None
-        Over all jobs that had it last, while they run: GPUs x 24 hours x the part of the step time that comes back.
-    confidence : float
-        The highest of this episode.
-    particulars : str
-        The entry of `causes` in the diagnosis of that run, as JSON.
-    fixed_at, fixed_because
-        None while it is open.
-    name, job : str or None
-        What the job of that run is called, and the key that its runs share.
-    machine : str or None
-        The host that the fault stays with, whatever job runs there.
     """
 
+    #: Of the cause, as the diagnosis gives it.
     fingerprint: str
+    #: `cause`, `title`, `family`: `title` is the cause in a few words, `family` the framework and the parallelism.
     cause: str
     title: str
     family: str
+    #: `open` or `fixed`.
     state: str
+    #: How this episode began: `opened` or `reopened`.
     event: str
+    #: The first run of this episode; names its ticket, with the fingerprint.
     opened_at: float
+    #: When an acknowledgement of this episode ran out.
     reminded_at: float | None
+    #: `first_seen_at`, `last_seen_at`: the first run with it ever, and the last.
     first_seen_at: float
     last_seen_at: float
+    #: When the last run with it ended, by the metadata of the jobs; None where one of this episode does not say.
     last_ended_at: float | None
+    #: When the last run with it came into the store.
     last_noted_at: float
+    #: Runs that had it, in all episodes.
     n_seen: int
+    #: `severity`, `who`, `owner`: as the worst run said when the episode began: they are how alerts are told apart, and stay.
     severity: str | None
     who: str | None
     owner: str | None
+    #: The run that loses most, of those that had it last.
     worst_location: str
+    #: Over all jobs that had it last, while they run: GPUs x 24 hours x the part of the step time that comes back.
     gpu_hours_lost_per_day: float | None
+    #: The highest of this episode.
     confidence: float
+    #: The entry of `causes` in the diagnosis of that run, as JSON.
     particulars: str
+    #: `fixed_at`, `fixed_because`: None while it is open.
     fixed_at: float | None = None
     fixed_because: str | None = None
+    #: `name`, `job`: what the job of that run is called, and the key that its runs share.
     name: str | None = None
     job: str | None = None
+    #: The host that the fault stays with, whatever job runs there.
     machine: str | None = None
 
     @property
@@ -203,7 +183,7 @@ class TicketJob(Struct, frozen=True):
     gpus: int | None
     gpu_hours_lost_per_day: float | None
     seen_at: Moment
-    report: Annotated[str | None, Meta(description="address of its page; null without --site")]
+    report: Annotated[str | None, says("address of its page; null without --site")]
 
 
 class TicketDocument(Struct, frozen=True, kw_only=True):
@@ -212,75 +192,61 @@ class TicketDocument(Struct, frozen=True, kw_only=True):
     schema: Literal["diagnose-ticket/1"]
     id: Annotated[
         str,
-        Meta(
-            description="the ticket: one an episode of a finding, from when it came until it was fixed; the same in all messages "
+        says(
+            "the ticket: one an episode of a finding, from when it came until it was fixed; the same in all messages "
             "about it"
         ),
     ]
-    key: Annotated[str, Meta(description="this message; the same however often it is sent")]
+    key: Annotated[str, says("this message; the same however often it is sent")]
     event: Annotated[
         Event,
-        Meta(
-            description="what happened: it came, came back after it was fixed, is still there when its acknowledgement ran out, "
+        says(
+            "what happened: it came, came back after it was fixed, is still there when its acknowledgement ran out, "
             "costs much more than when it was told (of jobs that are watched), or is fixed"
         ),
     ]
     state: TicketState
     fingerprint: Annotated[
         str,
-        Meta(
-            description="the finding: the same over runs of one job with the same fault in the same place; of a fault of a "
+        says(
+            "the finding: the same over runs of one job with the same fault in the same place; of a fault of a "
             "machine, over all jobs on the same host"
         ),
     ]
     cause: CauseId
-    title: Annotated[str, Meta(description="job, cause, place, and how many times as long steps take for it")]
-    summary: Annotated[str, Meta(description="one line for people; nothing in it that a terminal would obey")]
-    severity: Annotated[
-        Severity | None,
-        Meta(description="how bad it was when the ticket was opened; null where nothing says so"),
-    ]
-    owner: Annotated[str | None, Meta(description="owner of the job that lost most when the ticket was opened")]
-    who: Annotated[
-        str | None,
-        Meta(description="who can mend it: job owner, platform or hardware; null where no rule says so"),
-    ]
-    name: Annotated[str | None, Meta(description="what the job that loses most is called from run to run")]
-    family: Annotated[
-        str, Meta(description="framework and parallelism of the job that lost most when the ticket was opened")
-    ]
-    machine: Annotated[str | None, Meta(description="host that the fault stays with; null where it is the job's")]
+    title: Annotated[str, says("job, cause, place, and how many times as long steps take for it")]
+    summary: Annotated[str, says("one line for people; nothing in it that a terminal would obey")]
+    severity: Annotated[Severity | None, says("how bad it was when the ticket was opened; null where nothing says so")]
+    owner: Annotated[str | None, says("owner of the job that lost most when the ticket was opened")]
+    who: Annotated[str | None, says("who can mend it: job owner, platform or hardware; null where no rule says so")]
+    name: Annotated[str | None, says("what the job that loses most is called from run to run")]
+    family: Annotated[str, says("framework and parallelism of the job that lost most when the ticket was opened")]
+    machine: Annotated[str | None, says("host that the fault stays with; null where it is the job's")]
     gpu_hours_lost_per_day: Annotated[
         float | None,
-        Meta(
-            description="over all jobs that had it last, while they run: GPUs x 24 x recoverable; as in `diagnose fleet`"
-        ),
+        says("over all jobs that had it last, while they run: GPUs x 24 x recoverable; as in `diagnose fleet`"),
     ]
-    confidence: Annotated[float, Meta(ge=0, le=1, description="the highest of all jobs with it")]
+    confidence: Annotated[float, says("the highest of all jobs with it", ge=0, le=1)]
     recoverable: Annotated[
         Annotated[float, Meta(le=1)] | None,
-        Meta(
-            description="part of the step time of the job that loses most, that comes back when this cause alone is gone"
-        ),
+        says("part of the step time of the job that loses most, that comes back when this cause alone is gone"),
     ]
-    where: Annotated[Where | None, Meta(description="in the job that loses most")]
-    when: Annotated[When | None, Meta(description="in the job that loses most")]
-    first_seen: Annotated[Moment, Meta(description="end of the first run with it ever, or when that was diagnosed")]
-    last_seen: Annotated[Moment, Meta(description="the same of the last run")]
-    opened_at: Annotated[Moment, Meta(description="the same of the first run of this ticket")]
+    where: Annotated[Where | None, says("in the job that loses most")]
+    when: Annotated[When | None, says("in the job that loses most")]
+    first_seen: Annotated[Moment, says("end of the first run with it ever, or when that was diagnosed")]
+    last_seen: Annotated[Moment, says("the same of the last run")]
+    opened_at: Annotated[Moment, says("the same of the first run of this ticket")]
     fixed_at: Moment | None
     fixed_because: str | None
     ack: AckDocument | None
-    n_seen: Annotated[int, Meta(ge=1, description="runs that had it, ever")]
-    n_jobs: Annotated[int, Meta(ge=0, description="jobs in the store that have it now")]
-    jobs: Annotated[tuple[TicketJob, ...], Meta(max_length=20, description="of these the costliest, at most 20")]
-    evidence: Annotated[tuple[EvidenceItem, ...], Meta(description="of the job that loses most")]
-    fixes: Annotated[tuple[Fix, ...], Meta(description="for the job that loses most, best first")]
+    n_seen: Annotated[int, says("runs that had it, ever", ge=1)]
+    n_jobs: Annotated[int, says("jobs in the store that have it now", ge=0)]
+    jobs: Annotated[tuple[TicketJob, ...], says("of these the costliest, at most 20", max_length=20)]
+    evidence: Annotated[tuple[EvidenceItem, ...], says("of the job that loses most")]
+    fixes: Annotated[tuple[Fix, ...], says("for the job that loses most, best first")]
     report: Annotated[
         str | None,
-        Meta(
-            description="address of the page of the job that loses most, or of another that has it now; null without --site"
-        ),
+        says("address of the page of the job that loses most, or of another that has it now; null without --site"),
     ]
 
 

@@ -10,32 +10,23 @@ from diagnose.model.trace import Ints, Nodes, Seconds
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Timeline:
-    """One step of some dp ranks, all stages.
+    """One step of some dp ranks, all stages."""
 
-    Attributes
-    ----------
-    name : str
-        `recorded`, `ideal` (every own time that of its type, no launch delays: the paper's), `clean` (every component removed), or
-        a fix.
-    dp : ndarray of int64, shape (n_lanes,)
-        Indices of the dp ranks.
-    nodes : Nodes
-        What runs, one entry an operation of a model-parallel group; under another schedule not those of the recorded step.
-    start_s, end_s : ndarray of float64, shape (n_nodes, n_lanes)
-        Seconds after the step began; NaN where there is no such operation, or no replay says.
-    pairs : tuple of (int, int)
-        Nodes that move together: sender and receiver of each point-to-point pair.
-    step_s : float
-        When the step ended, all dp ranks.
-    """
-
+    #: `recorded`, `ideal` (every own time that of its type, no launch delays: the paper's), `clean` (every component removed),
+    #: or a fix.
     name: str
     step: int
+    #: Shape (n_lanes,): indices of the dp ranks.
     dp: Ints
+    #: What runs, one entry an operation of a model-parallel group; under another schedule not those of the recorded step.
     nodes: Nodes
+    #: `start_s`, `end_s`: shape (n_nodes, n_lanes): seconds after the step began; NaN where there is no such operation, or no
+    #: replay says.
     start_s: Seconds
     end_s: Seconds
+    #: Nodes that move together: sender and receiver of each point-to-point pair.
     pairs: tuple[tuple[int, int], ...]
+    #: When the step ended, all dp ranks.
     step_s: float
 
 

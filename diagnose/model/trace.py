@@ -121,32 +121,24 @@ class Nodes:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Block:
-    """Steps whose model-parallel groups all have the same operations.
+    """Steps whose model-parallel groups all have the same operations."""
 
-    Attributes
-    ----------
-    steps : ndarray of int64, shape (n_steps,)
-        Step numbers, increasing.
-    start_s, end_s : ndarray of float64, shape (n_nodes, n_steps, n_dp)
-        Seconds after the step began; NaN where the row is missing.
-    absent : ndarray of bool, shape (n_nodes, n_steps, n_dp), or None
-        True where the operation does not exist there (fewer microbatches on one dp rank, no collection); None: nowhere.
-    tokens, tokens_sq : ndarray of float64, shape (n_nodes, n_steps, n_dp), or None
-        As in the trace, NaN where unknown.
-    expert_tokens : ndarray of float64, shape (n_nodes, n_steps, n_dp), or None
-        Tokens that all local experts together were given, NaN where unknown.
-    filled : ndarray of bool, shape (n_nodes, n_steps, n_dp), or None
-        True where a missing operation was filled in: nothing is learned from it, and nobody blamed for it. None: nowhere.
-    """
-
+    #: Shape (n_steps,): step numbers, increasing.
     steps: Ints
     nodes: Nodes
+    #: `start_s`, `end_s`: shape (n_nodes, n_steps, n_dp): seconds after the step began; NaN where the row is missing.
     start_s: Seconds
     end_s: Seconds
+    #: Shape (n_nodes, n_steps, n_dp): True where the operation does not exist there (fewer microbatches on one dp rank, no
+    #: collection); None: nowhere.
     absent: Bools | None = None
+    #: `tokens`, `tokens_sq`: shape (n_nodes, n_steps, n_dp): as in the trace, NaN where unknown.
     tokens: Seconds | None = None
     tokens_sq: Seconds | None = None
+    #: Shape (n_nodes, n_steps, n_dp): True where a missing operation was filled in: nothing is learned from it, and nobody
+    #: blamed for it. None: nowhere.
     filled: Bools | None = None
+    #: Shape (n_nodes, n_steps, n_dp): tokens that all local experts together were given, NaN where unknown.
     expert_tokens: Seconds | None = None
     #: `step_ends_s`, once somebody asked.
     _ends_s: list[Seconds] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
@@ -209,65 +201,47 @@ NO_ROWS = Evidence(_NONE, _NONE, _NONE, _NONE, np.zeros(0), np.zeros(0))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trace:
-    """A whole job, checked.
-
-    Attributes
-    ----------
-    blocks : tuple of Block
-        Together every analysed step once.
-    dp_labels, stage_labels : ndarray of int64, shape (n_dp,) and (n_stages,)
-        The ranks as the file names them; indices elsewhere point into these.
-    hosts : tuple of str, or None
-        Host of each worker, at position `dp_index * n_stages + stage_index`.
-    ranks : ndarray of int64, shape (n_dp, n_stages)
-        Global rank of each worker.
-    step_origin_s : ndarray of float64, shape (n_all_steps,), or None
-        When each analysed step began, seconds on the job's clock, in step order; None where times are relative to the step.
-    restarted_steps : tuple of int
-        First steps after a restart inside the file; what lies between them and the step before is not the job's time.
-    warm_up_steps : tuple of int
-        First steps that are much longer than all others; causes are sought without them.
-    documents : Documents or None
-        The documents of the microbatches of the analysed steps; None where the trace knows of none.
-    members : Members or None
-        The tensor- and context-parallel members of each worker; None where the trace records one row for all of them.
-    recording : Account or None
-        What another producer's files could not bring along; None where the rows were written as a trace.
-    others : Evidence
-        Rows of types that the format does not name; their `op` is a position in `other_types`.
-    other_types : tuple of str
-        Names of these types, as the file has them.
-    ranks_told : int
-        Ranks that the job has by its metadata, which may be more than the rows are of; 0 where it does not say.
-    unit_doubt : str
-        Why times cannot be in seconds, where nobody said that they are; empty where they can.
-    coarse_share : float
-        Part of a typical compute that the clock cannot tell; 0 where it is fine enough.
-    are_derived : bool
-        No transfer was recorded: those of the blocks were derived from the computes, which tell slow ones.
-    """
+    """A whole job, checked."""
 
     job: Job
+    #: Together every analysed step once.
     blocks: tuple[Block, ...]
     evidence: Evidence
+    #: `dp_labels`, `stage_labels`: shape (n_dp,) and (n_stages,): the ranks as the file names them; indices elsewhere point
+    #: into these.
     dp_labels: Ints
     stage_labels: Ints
+    #: Host of each worker, at position `dp_index * n_stages + stage_index`.
     hosts: tuple[str, ...] | None
+    #: Shape (n_dp, n_stages): global rank of each worker.
     ranks: Ints
+    #: Shape (n_all_steps,): when each analysed step began, seconds on the job's clock, in step order; None where times are
+    #: relative to the step.
     step_origin_s: Seconds | None
     n_ops: int
     steps_dropped: int
+    #: First steps that are much longer than all others; causes are sought without them.
     warm_up_steps: tuple[int, ...]
+    #: First steps after a restart inside the file; what lies between them and the step before is not the job's time.
     restarted_steps: tuple[int, ...]
     warnings: tuple[str, ...]
+    #: The documents of the microbatches of the analysed steps; None where the trace knows of none.
     documents: Documents | None = None
+    #: The tensor- and context-parallel members of each worker; None where the trace records one row for all of them.
     members: Members | None = None
+    #: What another producer's files could not bring along; None where the rows were written as a trace.
     recording: Account | None = None
+    #: Ranks that the job has by its metadata, which may be more than the rows are of; 0 where it does not say.
     ranks_told: int = 0
+    #: Rows of types that the format does not name; their `op` is a position in `other_types`.
     others: Evidence = NO_ROWS
+    #: Names of these types, as the file has them.
     other_types: tuple[str, ...] = ()
+    #: Why times cannot be in seconds, where nobody said that they are; empty where they can.
     unit_doubt: str = ""
+    #: Part of a typical compute that the clock cannot tell; 0 where it is fine enough.
     coarse_share: float = 0.0
+    #: No transfer was recorded: those of the blocks were derived from the computes, which tell slow ones.
     are_derived: bool = False
 
     @property

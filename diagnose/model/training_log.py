@@ -68,110 +68,76 @@ LogPart = Literal[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogEvent:
-    """Something that a log tells of one moment.
-
-    Attributes
-    ----------
-    kind : str
-    iteration : int
-        The last one that was logged before it, or the one that the line itself names.
-    seconds : float
-        NaN where the log does not say.
-    rank : int or None
-        None where it does not say, or where it is of all ranks.
-    text : str
-        The line, or the part of it that says so, of at most 200 characters.
-    """
+    """Something that a log tells of one moment."""
 
     kind: LogEventKind
+    #: The last one that was logged before it, or the one that the line itself names.
     iteration: int
+    #: NaN where the log does not say.
     seconds: float = float("nan")
+    #: None where it does not say, or where it is of all ranks.
     rank: int | None = None
+    #: The line, or the part of it that says so, of at most 200 characters.
     text: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrainingLog:
-    """A log of iterations, in the order of the file.
+    """A log of iterations, in the order of the file."""
 
-    Attributes
-    ----------
-    name : str
-        How reports call it.
-    format : str
-        Who wrote it, as people call that: `Megatron-LM`, `torchtitan`, `Hugging Face Trainer`.
-    reads : str
-        What its times are from, for people: "elapsed time per iteration (ms)".
-    iteration : ndarray of int64, shape (n_lines,)
-    step_s : ndarray of float64, shape (n_lines,)
-        Seconds of an iteration: the mean since the line before, or of the line's own iteration alone (`is_mean`).
-    is_mean : bool
-        True where a line stands for all iterations since the line before.
-    batch_size : ndarray of int64, shape (n_lines,)
-        Sequences in all microbatches of a step; 0 where the line does not say.
-    attempt : ndarray of int64, shape (n_lines,)
-        Restarts before the line.
-    stamp_s : ndarray of float64, shape (n_lines,)
-        When the line was written, Unix seconds in whatever zone the job ran; NaN where it does not say.
-    tokens : ndarray of float64, shape (n_lines,)
-        Tokens of a step, or what else its work is measured in (sequence length, samples of varying number): only its ratios are
-        used. NaN where the line does not say.
-    n_steps : ndarray of int64, shape (n_lines,)
-        Iterations that a line stands for, where these are not those since the line before; else 0.
-    parts : dict of str to ndarray of float64, shape (n_lines,)
-        Seconds of a step in each `LogPart` that the lines tell, NaN where a line does not.
-    events : tuple of LogEvent
-        In the order of the file.
-    failures : tuple of LogEvent
-        The errors among them that no step came after, the first of each rank.
-    intervals : dict of str to int
-        By `LogIntervalKind`, as far as the log or the arguments in it state them.
-    hosts : tuple of tuple of str
-        Hosts of each attempt, sorted; empty where the log does not say.
-    total : int or None
-        Iterations that the job is to run.
-    timers : dict of str to RankTimes
-        `forward-compute`, `backward-compute`, `batch-generator`, as far as the log has them rank by rank.
-    extremes : dict of str to Extremes
-        `Rtt` (milliseconds in forwards), `Clk` (MHz), `Tmp` (degrees Celsius), `Pwr`, `Utl`, as `--log-straggler` names them;
-        `Score`: how fast kernels are, 1 as on the fastest rank.
-    sizes : dict of str to int
-        `world_size`, `pp_size`, `tp_size`, `cp_size`, `dp_size`, as far as the log printed its arguments.
-    notes : tuple of str
-        What of the file was not used, and why: a sentence each.
-    of : str
-        What `step_s` are the seconds of where the log tells only a rate: "1,000,000 tokens of a GPU". Empty where it is a step:
-        only then they may be added up.
-    error : float
-        The part of `step_s` that most lines are wrong by, as they were read off a coarse clock, or rounded: a standard deviation.
-    clock : float
-        That of a clock alone, whose every reading ends one line and begins the next.
-    """
-
+    #: How reports call it.
     name: str
+    #: Who wrote it, as people call that: `Megatron-LM`, `torchtitan`, `Hugging Face Trainer`.
     format: str
+    #: What its times are from, for people: "elapsed time per iteration (ms)".
     reads: str
+    #: Shape (n_lines,).
     iteration: Ints
+    #: Shape (n_lines,): seconds of an iteration: the mean since the line before, or of the line's own iteration alone
+    #: (`is_mean`).
     step_s: Seconds
+    #: True where a line stands for all iterations since the line before.
     is_mean: bool
+    #: Shape (n_lines,): sequences in all microbatches of a step; 0 where the line does not say.
     batch_size: Ints
+    #: Shape (n_lines,): restarts before the line.
     attempt: Ints
+    #: Shape (n_lines,): when the line was written, Unix seconds in whatever zone the job ran; NaN where it does not say.
     stamp_s: Seconds
+    #: Shape (n_lines,): tokens of a step, or what else its work is measured in (sequence length, samples of varying number):
+    #: only its ratios are used. NaN where the line does not say.
     tokens: NDArray[np.float64]
+    #: Shape (n_lines,): iterations that a line stands for, where these are not those since the line before; else 0.
     n_steps: Ints
     restarts: tuple[LogRestart, ...] = ()
+    #: Iterations that the job is to run.
     total: int | None = None
+    #: Shape (n_lines,): seconds of a step in each `LogPart` that the lines tell, NaN where a line does not.
     parts: dict[LogPart, Seconds] = dataclasses.field(default_factory=dict)
+    #: In the order of the file.
     events: tuple[LogEvent, ...] = ()
+    #: The errors among them that no step came after, the first of each rank.
     failures: tuple[LogEvent, ...] = ()
+    #: By `LogIntervalKind`, as far as the log or the arguments in it state them.
     intervals: dict[LogIntervalKind, int] = dataclasses.field(default_factory=dict)
+    #: Hosts of each attempt, sorted; empty where the log does not say.
     hosts: tuple[tuple[str, ...], ...] = ()
+    #: `forward-compute`, `backward-compute`, `batch-generator`, as far as the log has them rank by rank.
     timers: dict[str, RankTimes] = dataclasses.field(default_factory=dict)
+    #: `Rtt` (milliseconds in forwards), `Clk` (MHz), `Tmp` (degrees Celsius), `Pwr`, `Utl`, as `--log-straggler` names them;
+    #: `Score`: how fast kernels are, 1 as on the fastest rank.
     extremes: dict[str, Extremes] = dataclasses.field(default_factory=dict)
+    #: `world_size`, `pp_size`, `tp_size`, `cp_size`, `dp_size`, as far as the log printed its arguments.
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    #: What of the file was not used, and why: a sentence each.
     notes: tuple[str, ...] = ()
+    #: What `step_s` are the seconds of where the log tells only a rate: "1,000,000 tokens of a GPU". Empty where it is a step:
+    #: only then they may be added up.
     of: str = ""
+    #: The part of `step_s` that most lines are wrong by, as they were read off a coarse clock, or rounded: a standard
+    #: deviation.
     error: float = 0.0
+    #: That of a clock alone, whose every reading ends one line and begins the next.
     clock: float = 0.0
 
 
@@ -186,25 +152,17 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SlowRank:
-    """A rank that the log shows apart from its peers.
-
-    Attributes
-    ----------
-    measure : str
-        `forward-compute`, `backward-compute`, or `Rtt`, `Clk`, `Tmp` of the straggler detector.
-    worker : Worker or None
-        Where it is; None where nothing says how ranks are laid out.
-    text : str
-        What was seen, a sentence.
-    by_peers : bool
-        True where it was compared with ranks of its own stage: only then it is more than a hint.
-    """
+    """A rank that the log shows apart from its peers."""
 
     rank: int
+    #: `forward-compute`, `backward-compute`, or `Rtt`, `Clk`, `Tmp` of the straggler detector.
     measure: str
+    #: Where it is; None where nothing says how ranks are laid out.
     worker: Worker | None
+    #: What was seen, a sentence.
     text: str
     values: dict[str, float]
+    #: True where it was compared with ranks of its own stage: only then it is more than a hint.
     by_peers: bool
 
 
@@ -217,44 +175,27 @@ LogLoss = Literal[
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """What a diagnosis keeps of a log.
-
-    Attributes
-    ----------
-    iterations : ndarray of int64, shape (n,)
-        Without earlier attempts; increasing.
-    step_s : ndarray of float64, shape (n,)
-    interval : int
-        Iterations between two lines, usually.
-    levels : tuple of Level
-        Paces, one after the other; those of a ramp are its two ends.
-    windows : tuple of LogWindow
-        Each time that the run was slow, in order; ramps count.
-    spikes : tuple of LogSpikes
-        What cost most first; `spike_lines` has the positions of their lines.
-    usual_s, slow_s : float or None
-        Seconds of an iteration at the good pace, and where it is slow; None where it never is for a while.
-    when : When
-        Since when and until when iterations are slow: of the window that goes on, else of the one that cost most; all None
-        without one.
-    deviations : float or None
-        Difference of the two paces in standard deviations.
-    lost_s : float
-        Seconds that the iterations of all windows took longer than at the good pace.
-    traced_s : float or None
-        Mean seconds of the traced iterations by the log; None without a trace, or where the log has none of them.
-    """
+    """What a diagnosis keeps of a log."""
 
     name: str
+    #: Shape (n,): without earlier attempts; increasing.
     iterations: Ints
+    #: Shape (n,).
     step_s: Seconds
+    #: Iterations between two lines, usually.
     interval: int
     total: int | None
+    #: Paces, one after the other; those of a ramp are its two ends.
     levels: tuple[Level, ...]
+    #: `usual_s`, `slow_s`: seconds of an iteration at the good pace, and where it is slow; None where it never is for a while.
     usual_s: float | None
     slow_s: float | None
+    #: Since when and until when iterations are slow: of the window that goes on, else of the one that cost most; all None
+    #: without one.
     when: When
+    #: Difference of the two paces in standard deviations.
     deviations: float | None
+    #: Seconds that the iterations of all windows took longer than at the good pace.
     lost_s: float
     restarts: tuple[LogRestart, ...]
     slow_ranks: tuple[SlowRank, ...]
@@ -264,8 +205,10 @@ class LogFacts:
     is_mean: bool = True
     #: What the seconds are of where the log tells a rate only; empty where they are of an iteration.
     of: str = ""
+    #: Each time that the run was slow, in order; ramps count.
     windows: tuple[LogWindow, ...] = ()
     ramps: tuple[LogRamp, ...] = ()
+    #: What cost most first; `spike_lines` has the positions of their lines.
     spikes: tuple[LogSpikes, ...] = ()
     spike_lines: tuple[Ints, ...] = ()
     #: Positions of the slow first lines of attempts.
@@ -283,6 +226,7 @@ class LogFacts:
     ledger: LogLedger | None = None
     parts: dict[str, float] = dataclasses.field(default_factory=dict)
     intervals: dict[str, int] = dataclasses.field(default_factory=dict)
+    #: Mean seconds of the traced iterations by the log; None without a trace, or where the log has none of them.
     traced_s: float | None = None
     #: The errors that the log ends with, the first of each rank.
     failures: tuple[LogEvent, ...] = ()

@@ -32,57 +32,41 @@ class Costly:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TriageRun:
-    """What a triage did.
+    """What a triage did."""
 
-    Attributes
-    ----------
-    store : str
-        Its URL without the password.
-    n_found : int
-        Jobs that the sources named; the next six counts sum to it.
-    n_diagnosed, n_failed : int
-        Done now.
-    n_known : int
-        Left alone because neither they nor what judges them has changed, `n_known_by_time` of these by size and time of the file
-        alone and the others by content; `n_known_failed` of them had failed.
-    n_elsewhere : int
-        In work in another triage, or done by it meanwhile.
-    n_older : int
-        Older than `--since`.
-    n_left : int
-        Left for later: beyond `--limit`, in a dry run, or after an interruption.
-    by_verdict : dict
-        Verdict -> jobs diagnosed now.
-    gpu_hours_analysed, gpu_hours_wasted : float
-        Of the jobs diagnosed now, without the inconclusive ones: nobody knows what these lost.
-    took_s, store_s : float
-        Seconds, and those of them in which the store was waited for.
-    failed, costly
-        All that failed, by location; the most wasteful first, at most ten.
-    wanted : tuple of str
-        In a dry run, what would be done.
-    n_logs : int
-        Files in folders without a job that are called as logs are: they are done where they are named.
-    """
-
+    #: Its URL without the password.
     store: str
+    #: Jobs that the sources named; the next six counts sum to it.
     n_found: int
+    #: `n_diagnosed`, `n_failed`: done now.
     n_diagnosed: int
     n_failed: int
+    #: Left alone because neither they nor what judges them has changed, `n_known_by_time` of these by size and time of the file
+    #: alone and the others by content; `n_known_failed` of them had failed.
     n_known: int
     n_known_by_time: int
     n_known_failed: int
+    #: In work in another triage, or done by it meanwhile.
     n_elsewhere: int
+    #: Older than `--since`.
     n_older: int
+    #: Left for later: beyond `--limit`, in a dry run, or after an interruption.
     n_left: int
+    #: Verdict -> jobs diagnosed now.
     by_verdict: dict[str, int]
+    #: `gpu_hours_analysed`, `gpu_hours_wasted`: of the jobs diagnosed now, without the inconclusive ones: nobody knows what
+    #: these lost.
     gpu_hours_analysed: float
     gpu_hours_wasted: float
+    #: `took_s`, `store_s`: seconds, and those of them in which the store was waited for.
     took_s: float
     store_s: float
+    #: `failed`, `costly`: all that failed, by location; the most wasteful first, at most ten.
     failed: tuple[Failed, ...] = ()
     costly: tuple[Costly, ...] = ()
+    #: In a dry run, what would be done.
     wanted: tuple[str, ...] = ()
+    #: Files in folders without a job that are called as logs are: they are done where they are named.
     n_logs: int = 0
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,40 +9,30 @@ from diagnose.model.trace import Ints, Seconds
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The paper's measures; step times in seconds, slowdowns as ratios to the ideal.
+    """The paper's measures; step times in seconds, slowdowns as ratios to the ideal."""
 
-    Attributes
-    ----------
-    steps : ndarray of int64, shape (n_steps,)
-        Step numbers, increasing.
-    recorded_s, simulated_s, ideal_s : ndarray of float64, shape (n_steps,)
-        Step time as recorded, replayed without launch delays, and replayed with ideal own times.
-    discrepancy : float
-        Recorded over simulated, minus 1: launch delays and what the graph misses.
-    by_optype : dict of str to float
-        Slowdown when only operations of that type keep their own times.
-    by_stage, by_dp : ndarray of float64, shape (n_stages,) and (n_dp,)
-    by_worker : ndarray of float64, shape (n_dp, n_stages)
-        Exact: each worker replayed alone.
-    by_step : ndarray of float64, shape (n_steps,)
-    by_worker_step : ndarray of float64, shape (n_dp, n_stages, n_steps)
-        `by_worker` for every step.
-    m_w, m_s : float or None
-        Part of the lost time that comes back with the slowest 3% of the workers, or the last stage, at ideal times; None
-        where no time was lost.
-    """
-
+    #: Shape (n_steps,): step numbers, increasing.
     steps: Ints
+    #: `recorded_s`, `simulated_s`, `ideal_s`: shape (n_steps,): step time as recorded, replayed without launch delays, and
+    #: replayed with ideal own times.
     recorded_s: Seconds
     simulated_s: Seconds
     ideal_s: Seconds
+    #: Recorded over simulated, minus 1: launch delays and what the graph misses.
     discrepancy: float
+    #: Slowdown when only operations of that type keep their own times.
     by_optype: dict[str, float]
+    #: `by_stage`, `by_dp`: shape (n_stages,) and (n_dp,).
     by_stage: Seconds
     by_dp: Seconds
+    #: Shape (n_dp, n_stages): exact: each worker replayed alone.
     by_worker: Seconds
+    #: Shape (n_steps,).
     by_step: Seconds
+    #: Shape (n_dp, n_stages, n_steps): `by_worker` for every step.
     by_worker_step: Seconds
+    #: `m_w`, `m_s`: part of the lost time that comes back with the slowest 3% of the workers, or the last stage, at ideal
+    #: times; None where no time was lost.
     m_w: float | None
     m_s: float | None
 

@@ -28,35 +28,25 @@ _WAITING = ("waiting", "lengths", "arrived")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """What a global batch is, and how its documents are packed.
+    """What a global batch is, and how its documents are packed."""
 
-    Attributes
-    ----------
-    batch_documents : int
-        Documents that come in with each global batch, those of all data-parallel ranks together.
-    n_microbatches : int
-        Microbatches of one rank in a global batch.
-    max_tokens : int
-        Tokens that a microbatch may hold: what memory allows.
-    rank, n_ranks : int
-        Data-parallel rank, and how many there are.
-    packer : "greedy", "ranks", "queues" or "balanced"
-        `greedy`: every document is trained in its own batch, if it fits, and all microbatches cost alike: for pipelines. `ranks`:
-        as `greedy`, but the sums of the ranks cost alike, which is closer: without pipeline stages nothing else counts.
-        `queues`: long ones wait until each microbatch gets one. `balanced`: they wait where that buys more balance than it costs.
-    cost : Cost
-        What a document costs.
-    thresholds : tuple of int
-        Of `queues`, tokens from which on documents wait; a quarter and half of `max_tokens` where left out.
-    """
-
+    #: Documents that come in with each global batch, those of all data-parallel ranks together.
     batch_documents: int
+    #: Microbatches of one rank in a global batch.
     n_microbatches: int
+    #: Tokens that a microbatch may hold: what memory allows.
     max_tokens: int
+    #: `rank`, `n_ranks`: data-parallel rank, and how many there are.
     rank: int = 0
     n_ranks: int = 1
+    #: `greedy`: every document is trained in its own batch, if it fits, and all microbatches cost alike: for pipelines.
+    #: `ranks`: as `greedy`, but the sums of the ranks cost alike, which is closer: without pipeline stages nothing else counts.
+    #: `queues`: long ones wait until each microbatch gets one. `balanced`: they wait where that buys more balance than it
+    #: costs.
     packer: PackerName = "greedy"
+    #: What a document costs.
     cost: Cost = PUBLISHED_COST
+    #: Of `queues`, tokens from which on documents wait; a quarter and half of `max_tokens` where left out.
     thresholds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -92,32 +82,24 @@ class BatchPlan:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PackingReport:
-    """What packing did to the data so far.
+    """What packing did to the data so far."""
 
-    Attributes
-    ----------
-    n_batches, n_documents : int
-        Global batches formed, and the documents in them.
-    imbalance, rank_imbalance : float
-        Largest over mean cost of a global batch's microbatches, and of its ranks; means over batches, 1 = balanced.
-    delayed_share : float
-        Part of the tokens trained in a later global batch than the one they came with, 0..1.
-    mean_delay, max_delay : float, int
-        Global batches that a token waited on average, all tokens counted, and the longest.
-    reordered_share : float
-        Part of the documents trained before one that came with an earlier global batch, 0..1; within a global batch order is free.
-    n_waiting : int
-        Documents that still wait.
-    """
-
+    #: `n_batches`, `n_documents`: global batches formed, and the documents in them.
     n_batches: int = 0
     n_documents: int = 0
+    #: `imbalance`, `rank_imbalance`: largest over mean cost of a global batch's microbatches, and of its ranks; means over
+    #: batches, 1 = balanced.
     imbalance: float = 1.0
     rank_imbalance: float = 1.0
+    #: Part of the tokens trained in a later global batch than the one they came with, 0..1.
     delayed_share: float = 0.0
+    #: `mean_delay`, `max_delay`: global batches that a token waited on average, all tokens counted, and the longest.
     mean_delay: float = 0.0
     max_delay: int = 0
+    #: Part of the documents trained before one that came with an earlier global batch, 0..1; within a global batch order is
+    #: free.
     reordered_share: float = 0.0
+    #: Documents that still wait.
     n_waiting: int = 0
 
 

@@ -39,25 +39,17 @@ _ASK_DUMPS = "dumps of the Flight Recorder (TORCH_NCCL_TRACE_BUFFER_SIZE) say wh
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A fact with its label, for a screen of 80 columns.
-
-    Attributes
-    ----------
-    aside : str
-        Stands at the right.
-    n_lines : int
-        Lines that it may take.
-    severity : str or None
-        Of a cause, in the row that names it.
-    extras : tuple of str
-        More sentences, each only where it fits as a whole.
-    """
+    """A fact with its label, for a screen of 80 columns."""
 
     label: str
     text: str
+    #: Stands at the right.
     aside: str = ""
+    #: Lines that it may take.
     n_lines: int = 1
+    #: Of a cause, in the row that names it.
     severity: str | None = None
+    #: More sentences, each only where it fits as a whole.
     extras: tuple[str, ...] = ()
 
 

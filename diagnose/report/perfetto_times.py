@@ -28,27 +28,18 @@ _SERVES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OperationFacts:
-    """What is known of the operations of one timeline.
+    """What is known of the operations of one timeline."""
 
-    Attributes
-    ----------
-    labels : tuple of str, one a node
-        `F3`, `send B3`, with interleaving `F3.1` (chunk 1); the name of the type for others.
-    serves : tuple of int, one a node
-        Node of the compute whose data a point-to-point operation moves; -1 for all others.
-    ready_s : ndarray of float64, shape (n_nodes, n_lanes)
-        When the last of those that move together had started; of a compute its own start.
-    own_s : ndarray of float64, shape (n_nodes, n_lanes)
-        End minus that, seconds, at least 0.
-    delay_s : ndarray of float64, shape (n_nodes, n_lanes)
-        Launch delay of computes and sends: start after what the operation visibly waits for (its stream, its data, the
-        parameters of its chunk), seconds, at least 0; NaN for all others.
-    """
-
+    #: One a node: `F3`, `send B3`, with interleaving `F3.1` (chunk 1); the name of the type for others.
     labels: tuple[str, ...]
+    #: One a node: node of the compute whose data a point-to-point operation moves; -1 for all others.
     serves: tuple[int, ...]
+    #: Shape (n_nodes, n_lanes): when the last of those that move together had started; of a compute its own start.
     ready_s: Seconds
+    #: Shape (n_nodes, n_lanes): end minus that, seconds, at least 0.
     own_s: Seconds
+    #: Shape (n_nodes, n_lanes): launch delay of computes and sends: start after what the operation visibly waits for (its
+    #: stream, its data, the parameters of its chunk), seconds, at least 0; NaN for all others.
     delay_s: Seconds
 
 

@@ -63,7 +63,7 @@ def make_schema(what: str) -> dict[str, Any]:
 
 def _tidy(part: dict[str, Any], name: str) -> dict[str, Any]:
     """Say of a type what is printed, where its defaults say what may be missing when it is read."""
-    said = inspect.cleandoc(part["description"]).partition("\n\nAttributes\n")[0]
+    said = inspect.cleandoc(part["description"])
     part["description"] = said.replace("\n", " ").replace("  ", " ")
     required = part.get("required", [])
     printed = [key for key, field in part["properties"].items() if key in required or "default" in field]

@@ -66,32 +66,21 @@ class TraceRows:
 
 
 class GrowingTrace:
-    """One file, of one rank or of several.
-
-    Attributes
-    ----------
-    path : Path
-    job : dict
-        What the file says of its job.
-    last_step : int
-        The last step that is whole in the file; `NO_STEP` where none is.
-    mark : int
-        The last step that was taken; nothing up to it is read again.
-    is_there : bool
-        False where the file is gone, or was never whole.
-    has_restarted : bool
-        True where the last look found the file of another start of the job in its place.
-    is_outdated : bool
-        True where rows could not be read because the file was written anew since the last look.
-    """
+    """One file, of one rank or of several."""
 
     def __init__(self, path: Path, mark: int = NO_STEP) -> None:
         self.path = path
+        #: The last step that was taken; nothing up to it is read again.
         self.mark = mark
+        #: What the file says of its job.
         self.job: dict[str, Any] = {}
+        #: The last step that is whole in the file; `NO_STEP` where none is.
         self.last_step = NO_STEP
+        #: False where the file is gone, or was never whole.
         self.is_there = False
+        #: True where the last look found the file of another start of the job in its place.
         self.has_restarted = False
+        #: True where rows could not be read because the file was written anew since the last look.
         self.is_outdated = False
         self._stamp: tuple[int, int, int] | None = None
         #: Rows up to the end of each row group, its last step, and the columns that are read as dictionaries: the footer itself

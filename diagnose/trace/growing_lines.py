@@ -28,18 +28,12 @@ GONE_STEPS = 64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LineFormat:
-    """How a producer writes while the job runs.
+    """How a producer writes while the job runs."""
 
-    Attributes
-    ----------
-    place : callable
-        Gives rank and step of a line; no step where it is of the one that the rank is in, None where it is of no operation.
-    file_of_rank : re.Pattern or None
-        What the names of one rank's files have in common, each written by another start; None where all starts are in one file,
-        whose steps then begin again.
-    """
-
+    #: Gives rank and step of a line; no step where it is of the one that the rank is in, None where it is of no operation.
     place: Callable[[bytes], tuple[int, int | None] | None]
+    #: What the names of one rank's files have in common, each written by another start; None where all starts are in one file,
+    #: whose steps then begin again.
     file_of_rank: re.Pattern[str] | None = None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, shorten
 from diagnose.trace.watched_file import refuse_changed
 
 #: A column of lists that is read later, and only for the rows that are needed: it may be longer than all others together.
@@ -56,8 +56,7 @@ def describe_damage(error: Exception, where: str) -> TraceError:
         return TraceError(
             "needs more memory to be read than there is; expected memory for all of its rows", where=where
         )
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
     return TraceError(
-        f"cannot be read as Parquet ({reason}); expected an undamaged Parquet file: copy it again, or convert it",
+        f"cannot be read as Parquet ({shorten(error)}); expected an undamaged Parquet file: copy it again, or convert it",
         where=where,
     )

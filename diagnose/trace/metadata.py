@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from diagnose.errors import MetadataError, UsageError
+from diagnose.errors import MetadataError, UsageError, shorten
 from diagnose.model.job_names import name_of_job
 from diagnose.model.trace import Job, Loader
 
@@ -238,7 +238,7 @@ def _read_yaml(place: Path) -> dict[str, Any]:
         found = yaml.load(place.read_bytes(), Loader=_Loader)  # noqa: S506 - a safe loader
     except (OSError, yaml.YAMLError, ValueError, RecursionError, MemoryError) as error:
         mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or " ".join(str(error).split())[:200] or type(error).__name__
+        what = getattr(error, "problem", None) or shorten(error)
         line = 1 if mark is None else mark.line + 1
         raise MetadataError(f"cannot be read as YAML ({what})", where=f"{place}:{line}") from None
     if found is None:

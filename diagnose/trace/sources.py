@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from diagnose.errors import TraceError, UsageError
+from diagnose.errors import TraceError, UsageError, shorten
 from diagnose.trace.list_column import LISTS
 from diagnose.trace.parquet import EXPERT_TOKENS, OPTIONAL, REQUIRED, check_names
 from diagnose.trace.streams import read_stream
@@ -97,9 +97,8 @@ def _try(name: str, convert: Callable[[], Any]) -> Any:
     try:
         return convert()
     except (pa.ArrowException, TypeError, ValueError, OverflowError, KeyError, AttributeError) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise TraceError(
-            f"cannot be turned into columns ({reason}); expected whole numbers, seconds as numbers, and strings",
+            f"cannot be turned into columns ({shorten(error)}); expected whole numbers, seconds as numbers, and strings",
             where=name,
         ) from None
 

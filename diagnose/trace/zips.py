@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, BinaryIO, cast
 
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, shorten
 from diagnose.model.job_names import locate
 from diagnose.trace.input_files import GZIP, MAX_FILES
 
@@ -143,8 +143,9 @@ def unpack(path: Path, folder: Path, *, name: str) -> list[str]:
                 with entry.open() as packed, target.open("xb") as file:
                     shutil.copyfileobj(packed, file, _CHUNK)
     except (OSError, EOFError, ValueError, NotImplementedError, RuntimeError, *damage) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise TraceError(f"cannot be unpacked ({reason}); expected a whole {kind}: copy it again", where=name) from None
+        raise TraceError(
+            f"cannot be unpacked ({shorten(error)}); expected a whole {kind}: copy it again", where=name
+        ) from None
     return [entry.name for entry in entries]
 
 

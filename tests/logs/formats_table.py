@@ -70,25 +70,18 @@ LACKS = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """What is said of one log.
-
-    Attributes
-    ----------
-    lacks : str
-        What the file does not tell, where the answer says no more than it can tell; a key of `LACKS`.
-    unpriced : str
-        The same, of the lost time.
-    told : tuple of (str, float)
-        Causes, and how surely each is said.
-    """
+    """What is said of one log."""
 
     seed: int
     shape: Shape
     score: Score
     is_right: bool
+    #: What the file does not tell, where the answer says no more than it can tell; a key of `LACKS`.
     lacks: str
+    #: The same, of the lost time.
     unpriced: str
     said: str
+    #: Causes, and how surely each is said.
     told: tuple[tuple[str, float], ...] = ()
 
     def count_told(self) -> Iterator[tuple[str, float, bool]]:
@@ -259,24 +252,17 @@ def write_cell(cell: Sequence[Outcome]) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """A format in the table, with the seeds of its logs.
-
-    Attributes
-    ----------
-    counts : tuple of int
-        How many of its logs are right, open, priced, rightly priced, and all.
-    below : tuple of str
-        Cells below the bound.
-    told : tuple of (str, str, int, int)
-        Causes that were said, between which confidences, how often, and how often it is what was put in.
-    """
+    """A format in the table, with the seeds of its logs."""
 
     name: str
     first: int
     n: int
     cells: tuple[str, ...]
+    #: How many of its logs are right, open, priced, rightly priced, and all.
     counts: tuple[int, ...]
+    #: Cells below the bound.
     below: tuple[str, ...]
+    #: Causes that were said, between which confidences, how often, and how often it is what was put in.
     told: tuple[tuple[str, str, int, int], ...] = ()
 
     def to_text(self) -> str:

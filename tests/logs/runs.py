@@ -35,46 +35,32 @@ class LoggedRun:
     """Steps of a run in the order in which they ran; steps that were run again after a restart are there twice.
 
     A writer leaves out what its format does not tell.
-
-    Attributes
-    ----------
-    iteration : ndarray of int64, shape (n_steps,)
-        Its number as the framework counts; falls back where the job restarted.
-    step_s : ndarray of float64, shape (n_steps,)
-        Seconds of the step itself, without what is between it and the next.
-    interval : int
-        The log has a line for every so many iterations.
-    attempts : tuple of Attempt
-        The first begins at 0.
-    tokens : ndarray of float64, shape (n_steps,)
-        Tokens of all ranks in the step.
-    batch_size : ndarray of int64, shape (n_steps,)
-    parts : dict of str to ndarray of float64, shape (n_steps,)
-        Seconds of the step in each part that is known.
-    between : tuple of Between
-        In order.
-    intervals : dict of str to int
-        What the arguments state.
-    total : int
-        Iterations that the job is to run.
-    world_size, tp_size, pp_size : int
-    began_s : float
-        Unix seconds.
     """
 
+    #: Shape (n_steps,): its number as the framework counts; falls back where the job restarted.
     iteration: NDArray[np.int64]
+    #: Shape (n_steps,): seconds of the step itself, without what is between it and the next.
     step_s: NDArray[np.float64]
+    #: The log has a line for every so many iterations.
     interval: int
+    #: The first begins at 0.
     attempts: tuple[Attempt, ...]
+    #: Shape (n_steps,): tokens of all ranks in the step.
     tokens: NDArray[np.float64]
+    #: Shape (n_steps,).
     batch_size: NDArray[np.int64]
+    #: Shape (n_steps,): seconds of the step in each part that is known.
     parts: dict[LogPart, NDArray[np.float64]]
+    #: In order.
     between: tuple[Between, ...]
+    #: What the arguments state.
     intervals: dict[LogIntervalKind, int]
+    #: Iterations that the job is to run.
     total: int
     world_size: int = 8
     tp_size: int = 1
     pp_size: int = 1
+    #: Unix seconds.
     began_s: float = 1_767_225_600.0  # 2026-01-01
 
     def ends_s(self) -> NDArray[np.float64]:

@@ -19,26 +19,17 @@ RIGHT_SHARE, RIGHT_ERRORS = 0.02, 2.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Score:
-    """Each is None where the shape has nothing of the kind.
+    """Each is None where the shape has nothing of the kind."""
 
-    Attributes
-    ----------
-    kind : bool
-        What was said is what was put in, and nothing else.
-    onset : bool or None
-        All onsets and recoveries lie within a logged interval.
-    period : bool or None
-        It is exact.
-    lost : float or None
-        Error of the lost time, as a part of the truth.
-    lost_right : bool or None
-        It is small enough.
-    """
-
+    #: What was said is what was put in, and nothing else.
     kind: bool
+    #: All onsets and recoveries lie within a logged interval.
     onset: bool | None
+    #: It is exact.
     period: bool | None
+    #: Error of the lost time, as a part of the truth.
     lost: float | None
+    #: It is small enough.
     lost_right: bool | None
     said: str
 

@@ -19,26 +19,18 @@ Rng = np.random.Generator
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What was put into a run.
+    """What was put into a run."""
 
-    Attributes
-    ----------
-    windows : tuple of (int, int or None)
-        First slow iteration, None where it is the first of all, and the first that is not slow any more, None where there is none.
-    ramp : tuple of (int, float, float) or None
-        Where it begins, from how many seconds to how many.
-    period : int or None
-        Iterations from one slow one to the next.
-    count : int
-        Single slow iterations.
-    lost_s : dict of str to float
-        Seconds that were put in, by what they count as.
-    """
-
+    #: First slow iteration, None where it is the first of all, and the first that is not slow any more, None where there is
+    #: none.
     windows: tuple[tuple[int | None, int | None], ...] = ()
+    #: Where it begins, from how many seconds to how many.
     ramp: tuple[int, float, float] | None = None
+    #: Iterations from one slow one to the next.
     period: int | None = None
+    #: Single slow iterations.
     count: int = 0
+    #: Seconds that were put in, by what they count as.
     lost_s: dict[LogLoss, float] = dataclasses.field(default_factory=dict)
 
 

@@ -22,33 +22,22 @@ Found = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Question:
-    """One thread.
+    """One thread."""
 
-    Attributes
-    ----------
-    thread : str
-        Project and number.
-    asked : str
-        The question, in a sentence.
-    truth : str
-        What the thread, or what is known of the fault, says.
-    given : str
-        The input, in words.
-    make : callable or None
-        Writes the input; None where the thread was not found, or nothing could show it.
-    right, part : callable
-        Say of the JSON of the diagnosis whether it answers the question, or a part of it.
-    say : callable
-        Writes what of the JSON is the answer.
-    """
-
+    #: Project and number.
     thread: str
+    #: The question, in a sentence.
     asked: str
+    #: What the thread, or what is known of the fault, says.
     truth: str
+    #: The input, in words.
     given: str
+    #: Writes the input; None where the thread was not found, or nothing could show it.
     make: Callable[[Path], Path] | None = None
+    #: `right`, `part`: say of the JSON of the diagnosis whether it answers the question, or a part of it.
     right: Callable[[Found], bool] = lambda _: False
     part: Callable[[Found], bool] = lambda _: False
+    #: Writes what of the JSON is the answer.
     say: Callable[[Found], str] = lambda found: str(found["summary"]).partition(": ")[2]
 
 

@@ -39,23 +39,15 @@ HALF_DIGIT = 0.005
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lap:
-    """The bars of one count from its begin to its end, one a count.
+    """The bars of one count from its begin to its end, one a count."""
 
-    Attributes
-    ----------
-    count : ndarray of int64, shape (n_bars,)
-        Increasing.
-    elapsed_s : ndarray of float64, shape (n_bars,)
-        Whole seconds, rounded down.
-    rate : ndarray of float64, shape (n_bars,)
-        Iterations a second, NaN where the bar does not say.
-    is_inverse : ndarray of bool, shape (n_bars,)
-        True where the bar shows seconds an iteration.
-    """
-
+    #: Shape (n_bars,): increasing.
     count: Ints
+    #: Shape (n_bars,): whole seconds, rounded down.
     elapsed_s: Seconds
+    #: Shape (n_bars,): iterations a second, NaN where the bar does not say.
     rate: Seconds
+    #: Shape (n_bars,): True where the bar shows seconds an iteration.
     is_inverse: np.ndarray
 
 
@@ -91,15 +83,7 @@ def read_lap(lap: Lap, *, is_mean: bool, apart: float = 0.0) -> tuple[Ints, Seco
     return *_between(lap, lap.elapsed_s + 0.5, np.full(len(lap.count), 0.5), apart), "elapsed, whole seconds"
 
 
-def choose_marks(
-    count: Ints,
-    clock_s: Seconds,
-    error_s: Seconds,
-    apart: float = 0.0,
-    *,
-    tolerance: float = TOLERANCE,
-    alone: float = ALL_BUT_FEW,
-) -> tuple[Ints, float]:
+def choose_marks(count: Ints, clock_s: Seconds, error_s: Seconds, apart: float = 0.0) -> tuple[Ints, float]:
     """Choose readings of a clock that are so far apart that what passed between them is known well enough.
 
     Where one reading to the next does not do, they are equally many steps apart, so that lines are alike.
@@ -112,10 +96,6 @@ def choose_marks(
         What it shows, and by how much that may be wrong.
     apart : float
         Steps from one reading to the next, where somebody knows how many do; else they are chosen.
-    tolerance : float
-        The part of what passes between two readings that it may be wrong by.
-    alone : float
-        One reading to the next does where it does for this part of them.
 
     Returns
     -------
@@ -128,10 +108,10 @@ def choose_marks(
         return _with_error(_space_evenly(count, apart), clock_s, error_s)
     marks, at, wrong = [0], float(clock_s[0]), float(error_s[0])
     for n, (now, error) in enumerate(zip(clock_s.tolist(), error_s.tolist(), strict=True)):
-        if n and now - at >= (error + wrong) / tolerance and now > at:
+        if n and now - at >= (error + wrong) / TOLERANCE and now > at:
             marks.append(n)
             at, wrong = now, error
-    if len(marks) < 3 or np.quantile(np.diff(marks), alone) <= 1:
+    if len(marks) < 3 or np.quantile(np.diff(marks), ALL_BUT_FEW) <= 1:
         return _with_error(np.array(marks, dtype=np.int64), clock_s, error_s)
     usual = float(np.median(np.diff(count)))
     apart = _round_up(float(np.quantile(np.diff(count[marks]), LONGER)) / usual) * usual

@@ -54,23 +54,12 @@ class LogBuilder:
 
     A reader may set `format`, `reads`, `is_mean` and `of` (of `TrainingLog`) where lines say them better than the format's
     constants.
-
-    Attributes
-    ----------
-    line : bytes
-        The line that is being read; set by the engine, like the four below.
-    around : bytes
-        The same with what stood in front of it.
-    source : bytes
-        What a launcher put before it: whose line it is.
-    rank : int or None
-        The rank by the same.
-    file : str
-        The file that is being read.
     """
 
     def __init__(self, title: str, reads: str, *, is_mean: bool) -> None:
         self.format, self.reads, self.is_mean = title, reads, is_mean
+        #: Set by the engine: the line that is being read; with what stood in front of it; what of that a launcher put there to
+        #: say whose line it is, and the rank by that; its file.
         self.line, self.around, self.source = b"", b"", b""
         self.rank: int | None = None
         self.file = ""
@@ -90,7 +79,7 @@ class LogBuilder:
         self.intervals: dict[LogIntervalKind, int] = {}
         self.notes: list[str] = []
         self._iteration, self._batch, self._n_steps, self._source = array("q"), array("q"), array("q"), array("l")
-        self._step_s, self._stamp_s, self._elapsed_s, self._fallback_s, self._tokens = (array("d") for _ in range(5))
+        self._step_s, self._stamp_s, self._fallback_s, self._tokens = (array("d") for _ in range(4))
         self._sources: dict[tuple[str, bytes], int] = {}
         self._begins: list[int] = []
         self._hosts: dict[tuple[int, str], None] = {}
@@ -117,7 +106,6 @@ class LogBuilder:
         *,
         batch_size: int = 0,
         tokens: float = math.nan,
-        elapsed_s: float = math.nan,
         stamp_s: float | None = None,
         n_steps: int = 0,
     ) -> None:
@@ -127,11 +115,9 @@ class LogBuilder:
         ----------
         iteration : int
         step_s : float
-            NaN where the line does not say: then it is what passed since the line before, by `elapsed_s`, else by stamps.
+            NaN where the line does not say: then it is what passed since the line before, by stamps.
         batch_size, tokens
             As in `TrainingLog`.
-        elapsed_s : float
-            Seconds on a clock that runs on from line to line, as a progress bar shows them.
         stamp_s : float or None
             When the line was written, Unix seconds; where left out, `find_stamp` says.
         n_steps : int
@@ -146,7 +132,6 @@ class LogBuilder:
         self._n_steps.append(n_steps)
         self._batch.append(batch_size if 0 < batch_size < MAX_COUNT else 0)
         self._tokens.append(tokens if 0 < tokens < MAX_COUNT else math.nan)
-        self._elapsed_s.append(elapsed_s)
         self._fallback_s.append(math.nan)
         self._stamp_s.append(self.find_stamp() if stamp_s is None else stamp_s)
         self._source.append(self._sources.setdefault((self.file, self.source), len(self._sources)))
@@ -188,7 +173,6 @@ class LogBuilder:
             (self._batch, np.where((batch_size > 0) & (batch_size < MAX_COUNT), batch_size, 0)),
             (self._tokens, np.where((tokens > 0) & (tokens < MAX_COUNT), tokens, np.nan)),
             (self._n_steps, np.zeros(len(iteration), dtype=np.int64)),
-            (self._elapsed_s, nothing),
             (self._fallback_s, nothing),
             (self._stamp_s, nothing if stamp_s is None else stamp_s),
             (self._source, np.full(len(iteration), source)),
@@ -233,9 +217,9 @@ class LogBuilder:
         if self._fallback_s and MIN_STEP_S <= step_s < MAX_STEP_S:
             self._fallback_s[-1] = step_s
 
-    def add_part(self, part: LogPart, seconds: float, *, of_next: bool = False) -> None:
-        """Add the seconds of a part of the last step that was told, or of the next one; of one part told twice, their sum."""
-        at = len(self._iteration) - (not of_next)
+    def add_part(self, part: LogPart, seconds: float) -> None:
+        """Add the seconds of a part of the last step that was told; of one part told twice, their sum."""
+        at = len(self._iteration) - 1
         if at < 0 or not 0 <= seconds < MAX_STEP_S:
             return
         where, values = self._parts.setdefault(part, (array("q"), array("d")))
@@ -330,10 +314,10 @@ class LogBuilder:
                 # A rate of few digits tells long steps worse than short ones.
                 rounded = float(np.nanquantile(self.half_rate * step_s[kept], LONGEST))
                 self.error = max(self.error, rounded / math.sqrt(3.0))
-        if are_whole and np.isnan(step_s[kept]).all() and np.isnan(_floats(self._elapsed_s)[kept]).all():
+        if are_whole and np.isnan(step_s[kept]).all():
             self._read_stamps(step_s, iteration, attempt, kept, stamp_s)
         else:
-            step_s = _fill_steps(step_s, iteration, attempt, kept, (_floats(self._elapsed_s), stamp_s))
+            step_s = _fill_steps(step_s, iteration, attempt, kept, stamp_s)
         step_s = np.where(np.isnan(step_s), _floats(self._fallback_s), step_s)
         kept = kept[np.isfinite(step_s[kept])]
         if not len(kept):
@@ -472,17 +456,14 @@ class LogBuilder:
         return tuple(tuple(sorted(names)) for names in hosts)
 
 
-def _fill_steps(
-    step_s: Seconds, iteration: Ints, attempt: Ints, kept: Ints, clocks: tuple[Seconds, Seconds]
-) -> Seconds:
-    """Give steps that no line tells the time of what passed since the line before, by the first of the clocks that says so."""
+def _fill_steps(step_s: Seconds, iteration: Ints, attempt: Ints, kept: Ints, stamp_s: Seconds) -> Seconds:
+    """Give steps that no line tells the time of what passed since the line before, by stamps."""
     filled = step_s.copy()
     n_steps = np.diff(iteration[kept])
     is_next = (np.diff(attempt[kept]) == 0) & (n_steps > 0)
-    for clock in clocks:
-        passed_s = np.r_[np.nan, np.where(is_next, np.diff(clock[kept]), np.nan) / np.where(is_next, n_steps, 1)]
-        passed_s[~((passed_s >= MIN_STEP_S) & (passed_s < MAX_STEP_S))] = np.nan
-        filled[kept] = np.where(np.isnan(filled[kept]), passed_s, filled[kept])
+    passed_s = np.r_[np.nan, np.where(is_next, np.diff(stamp_s[kept]), np.nan) / np.where(is_next, n_steps, 1)]
+    passed_s[~((passed_s >= MIN_STEP_S) & (passed_s < MAX_STEP_S))] = np.nan
+    filled[kept] = np.where(np.isnan(filled[kept]), passed_s, filled[kept])
     return filled
 
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, shorten
 from diagnose.trace.input_files import GZIP, ZSTD, open_unpacked
 from diagnose.trace.streams import refuse_endless
 
@@ -135,5 +135,6 @@ def _read_chunks(file: Path, name: str) -> Iterator[bytes]:
                     refuse_endless(n_read, name)
                 yield _end_lines(text)
     except (OSError, EOFError, zlib.error) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise TraceError(f"cannot be read ({reason}); expected a whole file: copy it again", where=name) from None
+        raise TraceError(
+            f"cannot be read ({shorten(error)}); expected a whole file: copy it again", where=name
+        ) from None

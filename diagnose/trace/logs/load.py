@@ -53,14 +53,13 @@ def has_steps(file: Path) -> bool:
                 if not has_marks(scan.format, (block,)):
                     continue
                 scan.take(block)
-                if scan.log.n_steps >= scan.format.least_steps:
+                if scan.log.n_steps:
                     return True
     except TraceError:
         return False
     for scan in scans:
         scan.end()
-    is_known = any(scan.log.n_steps >= scan.format.least_steps for scan in scans)
-    return is_known or any_console.has_lines(file)
+    return any(scan.log.n_steps for scan in scans) or any_console.has_lines(file)
 
 
 def has_column(file: Path, column: str) -> bool:
@@ -132,11 +131,11 @@ def _tells_steps(log_format: LogFormat | FileFormat, sample: Sequence[bytes]) ->
         while at < len(block):
             end = block.find(b"\n", at + size) + 1 or len(block)
             scan.take(block[at:end])
-            if scan.log.n_steps >= log_format.least_steps:
+            if scan.log.n_steps:
                 return True
             at, size = end, min(2 * size, PIECE_BYTES)
     scan.end()
-    return scan.log.n_steps >= log_format.least_steps
+    return scan.log.n_steps > 0
 
 
 def _read_logs(inputs: InputFiles, name: str, report: Report, said: tuple[str | None, str | None]) -> "TrainingLog":
@@ -264,7 +263,7 @@ def _read_with(
                 scan.take(block)
     for scan in scans:
         scan.end()
-    logs = [log.finish(name) for found, log in builders if log.n_steps >= found.least_steps]
+    logs = [log.finish(name) for _, log in builders if log.n_steps]
     if refused and not any(logs):
         raise refused[0]
     return sorted((log for log in logs if log is not None), key=lambda log: -len(log.iteration))

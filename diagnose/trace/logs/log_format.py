@@ -61,18 +61,13 @@ class HoldingReader(LineReader, Protocol):
 
 @runtime_checkable
 class RowReader(LineReader, Protocol):
-    """A reader that can take many lines of steps at once, which costs a third of one line after the other.
+    """A reader that can take many lines of steps at once, which costs a third of one line after the other."""
 
-    Attributes
-    ----------
-    row : bytes
-        A regular expression with two groups or more for a whole line of a step as the writer usually prints it, from its first
-        byte to its last, with one of the step marks in it, beginning with no prefix that `wrappers` knows. It must not match a
-        line that `take` reads otherwise than `take_rows` does: it is narrow, and whatever it does not match is given to `take`,
-        with up to 64 KiB of lines around it. Like `take` it must be linear. Empty where lines are to be read one by one; it may be
-        learned from the lines that `take` was given.
-    """
-
+    #: A regular expression with two groups or more for a whole line of a step as the writer usually prints it, from its first
+    #: byte to its last, with one of the step marks in it, beginning with no prefix that `wrappers` knows. It must not match a
+    #: line that `take` reads otherwise than `take_rows` does: it is narrow, and whatever it does not match is given to `take`,
+    #: with up to 64 KiB of lines around it. Like `take` it must be linear. Empty where lines are to be read one by one; it may
+    #: be learned from the lines that `take` was given.
     row: bytes
 
     def take_rows(self, rows: list[tuple[bytes, ...]]) -> bool:
@@ -81,73 +76,47 @@ class RowReader(LineReader, Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogFormat:
-    """A format of lines of text, anywhere in a file and among lines of others.
+    """A format of lines of text, anywhere in a file and among lines of others."""
 
-    Attributes
-    ----------
-    name : str
-        As reports of what can be read call it: "torchtitan-console".
-    title : str
-        Who wrote it, as people call that: "torchtitan". The reader may set `LogBuilder.format` to say it better.
-    reads : str
-        What its times are from, for people: "elapsed time per iteration (ms)". Likewise.
-    example : str
-        The line of a step, for an error: "iteration N/ M | .. elapsed time per iteration (ms): ..".
-    step_marks : tuple of bytes
-        Literals; each line of a step has one of them. The longer (6 bytes and more), the faster, and the surer that nobody else
-        prints it. They must lie within what one colour covers, and have no character that JSON escapes (`"`, a tab).
-    reader : callable
-        Makes the reader of one log, which fills this builder.
-    marks : tuple of bytes
-        Literals of other lines that tell something. Each costs time in every log of the format: one for several kinds of line
-        is better than one a kind.
-    opening_marks : tuple of bytes
-        Literals that tell that a file is of this format even where it has no step. Only for a better error; they are of `marks`
-        where the reader wants them.
-    is_mean : bool
-        True where a line stands for all steps since the line before. Likewise.
-    least_steps : int
-        A file with fewer steps is not taken for one of this format: more than one where others print such lines, too.
-    """
-
+    #: As reports of what can be read call it: "torchtitan-console".
     name: str
+    #: Who wrote it, as people call that: "torchtitan". The reader may set `LogBuilder.format` to say it better.
     title: str
+    #: What its times are from, for people: "elapsed time per iteration (ms)". Likewise.
     reads: str
+    #: The line of a step, for an error: "iteration N/ M | .. elapsed time per iteration (ms): ..".
     example: str
+    #: Literals; each line of a step has one of them. The longer (6 bytes and more), the faster, and the surer that nobody else
+    #: prints it. They must lie within what one colour covers, and have no character that JSON escapes (`"`, a tab).
     step_marks: tuple[bytes, ...]
+    #: Makes the reader of one log, which fills this builder.
     reader: Callable[[LogBuilder], LineReader]
+    #: Literals of other lines that tell something. Each costs time in every log of the format: one for several kinds of line is
+    #: better than one a kind.
     marks: tuple[bytes, ...] = ()
+    #: Literals that tell that a file is of this format even where it has no step. Only for a better error; they are of `marks`
+    #: where the reader wants them.
     opening_marks: tuple[bytes, ...] = ()
+    #: True where a line stands for all steps since the line before. Likewise.
     is_mean: bool = False
-    least_steps: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileFormat:
-    """A format that is a whole file: one JSON document, a table, records of a tracker.
+    """A format that is a whole file: one JSON document, a table, records of a tracker."""
 
-    Attributes
-    ----------
-    name, title, reads, example, is_mean, least_steps
-        As of a `LogFormat`.
-    recognise : callable
-        Says by the first 64 KiB of a file, unpacked and as UTF-8 with plain ends of lines, whether it is one; never raises.
-    read : callable
-        Reads a file into a builder; `name` is how errors call it. Raises `TraceError` where it cannot be read. Its memory is
-        bounded, whatever the file is.
-    is_binary : bool
-        True where it is no text: it is told by its bytes as they are, and not looked for among the lines of a log.
-    has_column : callable or None
-        Of a table: says by the same 64 KiB whether it has steps and a column of this name; `LogBuilder.column` then says which.
-    """
-
+    #: `name`, `title`, `reads`, `example`, `is_mean`: as of a `LogFormat`.
     name: str
     title: str
     reads: str
     example: str
+    #: Says by the first 64 KiB of a file, unpacked and as UTF-8 with plain ends of lines, whether it is one; never raises.
     recognise: Callable[[bytes], bool]
+    #: Reads a file into a builder; `name` is how errors call it. Raises `TraceError` where it cannot be read. Its memory is
+    #: bounded, whatever the file is.
     read: Callable[[Path, LogBuilder, str], None]
     is_mean: bool = False
-    least_steps: int = 1
+    #: True where it is no text: it is told by its bytes as they are, and not looked for among the lines of a log.
     is_binary: bool = False
+    #: Of a table: says by the same 64 KiB whether it has steps and a column of this name; `LogBuilder.column` then says which.
     has_column: Callable[[bytes, str], bool] | None = None

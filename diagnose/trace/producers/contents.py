@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, shorten
 from diagnose.trace.input_files import open_unpacked
 
 #: A larger file of one rank is no timeline of some steps; and what unpacks to more is meant to fill the memory.
@@ -31,7 +31,7 @@ def read_bytes(file: Path, *, name: str, most: int = MAX_BYTES) -> bytes:
             content = unpacked.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise TraceError(
-            f"cannot be read ({_reason(error)}); expected a whole file: copy it again", where=name
+            f"cannot be read ({shorten(error)}); expected a whole file: copy it again", where=name
         ) from None
     if len(content) > most:
         raise TraceError(
@@ -54,9 +54,4 @@ def read_json(file: Path, kind: type[_T], *, name: str, expected: str, most: int
     try:
         return cast("_T", msgspec.json.decode(content, type=cast("Any", kind), strict=False))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(f"cannot be read ({_reason(error)}); expected {expected}: copy it again", where=name) from None
-
-
-def _reason(error: Exception) -> str:
-    """Write the reason of a failure in a line."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+        raise TraceError(f"cannot be read ({shorten(error)}); expected {expected}: copy it again", where=name) from None

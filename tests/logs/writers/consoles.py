@@ -41,29 +41,20 @@ WARM_UP = 2
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """What a console prints.
+    """What a console prints."""
 
-    Attributes
-    ----------
-    line : str
-        Of a step.
-    start, evaluation, save, epoch_line : str
-        Of what lies between; nothing where it is not printed.
-    length : int
-        Steps of an epoch; 0 where numbers run on, -1 where a line is an epoch, of ten times the interval of other lines.
-    first : int
-        The remainder of the iterations that are printed, by the interval.
-    never : tuple of str
-        Shapes that no run has: who begins anew with an epoch alone never restarts within one.
-    """
-
+    #: Of a step.
     line: str
+    #: `start`, `evaluation`, `save`, `epoch_line`: of what lies between; nothing where it is not printed.
     start: str = ""
     evaluation: str = ""
     save: str = ""
     epoch_line: str = ""
+    #: Steps of an epoch; 0 where numbers run on, -1 where a line is an epoch, of ten times the interval of other lines.
     length: int = 0
+    #: The remainder of the iterations that are printed, by the interval.
     first: int = 0
+    #: Shapes that no run has: who begins anew with an epoch alone never restarts within one.
     never: tuple[str, ...] = ()
 
 

@@ -11,7 +11,7 @@ from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report.facts import describe_log
 from diagnose.report.words import why_inconclusive
-from diagnose.trace.logs.formats.consoles import CONSOLES, Console
+from diagnose.trace.logs.formats.consoles import CONSOLES, Console, compile_pattern
 from tests.trace.logs.test_frameworks import read
 
 #: Title, lines, numbers of steps, seconds of each.
@@ -566,7 +566,7 @@ def test_a_slow_first_line_of_few_is_the_start(tmp_path: Path) -> None:
 @pytest.mark.parametrize("console", CONSOLES, ids=lambda console: console.name)
 def test_patterns_are_linear(console: Console) -> None:
     """A line of sixteen times the length takes about sixteen times as long, whatever part of a step it repeats."""
-    pattern = re.compile(console.step)
+    pattern = compile_pattern(console.step)
     example = console.example.encode().replace(b"N", b"7").replace(b"..", b"1.5")
     for unit in (
         example,

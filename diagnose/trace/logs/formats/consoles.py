@@ -7,7 +7,8 @@ of its own it is one of `length`, in `epoch`. Its time is `s`, `ms` or `us`; or 
 `epoch_s`, what the epoch took that it ends; or `per_s`, steps a second; or a reading of a clock that runs on, `clock_s` or
 `clock_ms`; or `mean_s`, the mean since the run was started; or `lap_s`, that since the epoch began, or `lap_rate` and `tokens` for
 it; or, where it is none of these, told by the stamps of lines. Besides there are `data_s`, `tokens` and `batch`. `work_per_s` is a
-rate of tokens alone, of which a step has nobody knows how many. Numbers may be as nanotron writes them: 11.5K.
+rate of tokens alone, of which a step has nobody knows how many. Numbers may be as nanotron writes them: 11.5K. Where a pattern has
+only `<name>`, the number may be any that is usual for it.
 
 Sources: AI-Hypercomputer/maxtext, src/MaxText/metric_logger.py; karpathy/nanoGPT, train.py; karpathy/llama2.c, train.py;
 karpathy/llm.c, train_gpt2.cu; karpathy/build-nanogpt, train_gpt2.py, and karpathy/nanochat, scripts/base_train.py;
@@ -51,13 +52,24 @@ _WHOLE = ("step", "total", "epoch", "length", "batch")
 NOMINAL = 1_000_000
 #: Readings of clocks, and means since something began, with the seconds in each.
 _CLOCKS = {"clock_s": 1.0, "clock_ms": 1e-3, "mean_s": 1.0, "lap_s": 1.0, "lap_rate": 1.0}
-_N = rb"(\d{1,12}(?:\.\d{1,20})?)"
-_STEP, _TOTAL = rb"(?P<step>\d{1,12})", rb"(?P<total>\d{1,12})"
+#: The usual digits of numbers; those of all others may have a fraction.
+_DIGITS = {
+    b"step": rb"\d{1,12}",
+    b"total": rb"\d{1,12}",
+    b"length": rb"\d{1,12}",
+    b"epoch": rb"\d{1,9}",
+    b"batch": rb"\d{1,9}",
+}
+_FRACTION = rb"\d{1,12}(?:\.\d{1,20})?"
 
 
-def _is(name: str, number: bytes = _N) -> bytes:
-    """Give the pattern of a number that has a name."""
-    return rb"(?P<" + name.encode() + rb">" + number[1:]
+def compile_pattern(pattern: bytes) -> re.Pattern[bytes]:
+    """Compile a pattern in which `<name>` stands for a number of this name."""
+
+    def name_group(said: re.Match[bytes]) -> bytes:
+        return b"(?P<%b>%b)" % (said[1], _DIGITS.get(said[1].removesuffix(b"2"), _FRACTION))
+
+    return re.compile(re.sub(rb"(?<!P)<(\w+)>", name_group, pattern))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,33 +83,23 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Console:
-    """What the line of a step looks like; all but these are as in `LogFormat`.
-
-    Attributes
-    ----------
-    step : bytes
-        A regular expression that finds a step anywhere in a line, by named groups; linear in the length of the line.
-    first_epoch : int
-        What the first epoch is called, where the log does not show it.
-    length : int
-        Steps of an epoch, where lines of epochs alone are printed and do not say it.
-    warm_up : int
-        Steps at the begin of an epoch, or of a run, that a mean leaves out once there are more; of `mean_s` it never has them.
-    of : str
-        What seconds are told of where only a rate is.
-    events : tuple of Event
-    """
+    """What the line of a step looks like; all but these are as in `LogFormat`."""
 
     name: str
     title: str
     reads: str
     example: str
     marks: tuple[bytes, ...]
+    #: A regular expression that finds a step anywhere in a line, by named groups; linear in the length of the line.
     step: bytes
     is_mean: bool = False
+    #: What the first epoch is called, where the log does not show it.
     first_epoch: int = 1
+    #: Steps of an epoch, where lines of epochs alone are printed and do not say it.
     length: int = 0
+    #: Steps at the begin of an epoch, or of a run, that a mean leaves out once there are more; of `mean_s` it never has them.
     warm_up: int = 0
+    #: What seconds are told of where only a rate is.
     of: str = ""
     events: tuple[Event, ...] = ()
 
@@ -108,8 +110,8 @@ class _Reader:
     def __init__(self, log: LogBuilder, console: Console) -> None:
         self.log, self.console = log, console
         log.of = console.of
-        self.step = re.compile(console.step)
-        self.events = [(event, re.compile(event.at)) for event in console.events]
+        self.step = compile_pattern(console.step)
+        self.events = [(event, compile_pattern(event.at)) for event in console.events]
         #: What the first epoch and its first step are called; the epoch, where a line of its own tells it.
         self.first_epoch, self.first_step, self.epoch = console.first_epoch, 1, -1 if console.length else 1
         self.has_epochs = any(event.kind == "epoch" for event in console.events) or "epoch" in self.step.groupindex
@@ -326,7 +328,7 @@ def _learn_row(said: re.Match[bytes]) -> tuple[bytes, tuple[str, ...]]:
         n_spaces = len(text) - len(text.lstrip(b" "))
         name = spans.pop((token.start() + n_spaces, token.end()), None)
         row += re.escape(line[at : token.start()]) + (rb" {1,20}" if n_spaces else b"")
-        row += _ANY if name is None else rb"(\d{1,12})" if name in _WHOLE else _N
+        row += _ANY if name is None else rb"(\d{1,12})" if name in _WHOLE else rb"(" + _FRACTION + rb")"
         names += [] if name is None else [name]
         at = token.end()
     return (b"", ()) if spans or len(names) < 2 else (row + re.escape(line[at:]), tuple(names))
@@ -358,13 +360,12 @@ def _make_format(console: Console) -> LogFormat:
 
 
 _NANOGPT_EVENTS = (
-    Event(mark=b": train loss ", kind="evaluation", at=rb"(?:^|\s)step " + _STEP + rb": train loss "),
+    Event(mark=b": train loss ", kind="evaluation", at=rb"(?:^|\s)step <step>: train loss "),
     Event(mark=b"saving checkpoint to ", kind="save"),
 )
 _MIND = (
-    rb"(?:\b[Ee]poch:? ?\[? {0,9}(?P<epoch>\d{1,9})/ {0,9}\d{1,9}\]?,? )?\b[Ss]tep:? ?\[? {0,9}"
-    + _STEP
-    + rb"/ {0,9}(?P<length>\d{1,12})\]?, (?:[^\n]{0,300}?(?<![a-z_]))?"
+    rb"(?:\b[Ee]poch:? ?\[? {0,9}<epoch>/ {0,9}\d{1,9}\]?,? )?\b[Ss]tep:? ?\[? {0,9}<step>/ {0,9}<length>\]?, "
+    rb"(?:[^\n]{0,300}?(?<![a-z_]))?"
 )
 CONSOLES = (
     Console(
@@ -373,10 +374,10 @@ CONSOLES = (
         reads="seconds of each step",
         example="completed step: N, seconds: .., TFLOP/s/device: .., Tokens/s/device: ..",
         marks=(b"completed step: ",),
-        step=rb"completed step: " + _STEP + rb", seconds: " + _is("s"),
+        step=rb"completed step: <step>, seconds: <s>",
         events=(
-            Event(mark=b"Completed eval after train step", kind="evaluation", at=rb"\bstep " + _STEP),
-            Event(mark=b"aved a checkpoint at step", kind="save", at=rb"\bstep " + _STEP),
+            Event(mark=b"Completed eval after train step", kind="evaluation", at=rb"\bstep <step>"),
+            Event(mark=b"aved a checkpoint at step", kind="save", at=rb"\bstep <step>"),
         ),
     ),
     # The time is that of the printed iteration, with the evaluation before it.
@@ -386,7 +387,7 @@ CONSOLES = (
         reads="time (ms) of the logged iteration",
         example="iter N: loss .., time ..ms, mfu ..%",
         marks=(b", time ",),
-        step=rb"\biter " + _STEP + rb": loss [^,\s]{1,30}, time " + _is("ms") + rb" ?ms",
+        step=rb"\biter <step>: loss [^,\s]{1,30}, time <ms> ?ms",
         events=_NANOGPT_EVENTS,
     ),
     Console(
@@ -395,7 +396,7 @@ CONSOLES = (
         reads="milliseconds of the logged iteration",
         example="N | loss .. | lr .. | ..ms | mfu ..%",
         marks=(b" | loss ",),
-        step=rb"(?:^|\s)" + _STEP + rb" \| loss [^|]{1,30}\| lr [^|]{1,30}\| " + _is("ms") + rb" ?ms",
+        step=rb"(?:^|\s)<step> \| loss [^|]{1,30}\| lr [^|]{1,30}\| <ms> ?ms",
         events=_NANOGPT_EVENTS,
     ),
     Console(
@@ -404,13 +405,7 @@ CONSOLES = (
         reads="milliseconds of each step",
         example="step N/M | loss .. | norm .. | lr .. | .. ms | ..% bf16 MFU | .. tok/s",
         marks=(b" tok/s",),
-        step=rb"\bstep\s{1,12}"
-        + _STEP
-        + rb"/\s{0,12}"
-        + _TOTAL
-        + rb" \|(?:[^|]{1,60}\|){1,6}? "
-        + _is("ms")
-        + rb" ?ms \|",
+        step=rb"\bstep\s{1,12}<step>/\s{0,12}<total> \|(?:[^|]{1,60}\|){1,6}? <ms> ?ms \|",
     ),
     Console(
         name="build-nanogpt",
@@ -418,12 +413,8 @@ CONSOLES = (
         reads="dt of each step",
         example="step N | loss: .. | lr .. | norm: .. | dt: ..ms | tok/sec: ..",
         marks=(b" dt: ",),
-        step=rb"(?:\b[Ss]tep:? {0,12}|^ {0,8})"
-        + _STEP
-        + rb"(?:/"
-        + _TOTAL
-        + rb")?(?: \(\d{1,3}(?:\.\d{1,9})?%\))? {0,4}[|,] "
-        rb"[^\n]{1,300}?\bdt: (?:" + _is("ms") + rb" ?ms|" + _is("s") + rb" ?s)\b",
+        step=rb"(?:\b[Ss]tep:? {0,12}|^ {0,8})<step>(?:/<total>)?(?: \(\d{1,3}(?:\.\d{1,9})?%\))? {0,4}[|,] "
+        rb"[^\n]{1,300}?\bdt: (?:<ms> ?ms|<s> ?s)\b",
         events=(Event(mark=b"validation loss: ", kind="evaluation"),),
     ),
     # The time runs on over the run, without evaluations; the loss of one has a line, too.
@@ -434,13 +425,7 @@ CONSOLES = (
         example="step:N/M train_loss:.. train_time:..ms step_avg:..ms",
         is_mean=True,
         marks=(b" train_time:",),
-        step=rb"\bstep:"
-        + _STEP
-        + rb"/"
-        + _TOTAL
-        + rb" (?:[a-z_]{1,40}:\S{1,30} ){0,6}?train_time:"
-        + _is("clock_ms")
-        + rb"ms",
+        step=rb"\bstep:<step>/<total> (?:[a-z_]{1,40}:\S{1,30} ){0,6}?train_time:<clock_ms>ms",
     ),
     Console(
         name="litgpt",
@@ -448,12 +433,12 @@ CONSOLES = (
         reads="iter time",
         example="Epoch 1 | iter N step M | loss train: .. | iter time: .. ms",
         marks=(b"iter time: ",),
-        step=rb"\biter " + _STEP + rb" step \d{1,12}[^\n]{1,200}?\biter time: " + _is("ms") + rb" ?ms",
+        step=rb"\biter <step> step \d{1,12}[^\n]{1,200}?\biter time: <ms> ?ms",
         events=(
             Event(
                 mark=b": val loss ",
                 kind="evaluation",
-                at=rb"\biter " + _STEP + rb": val loss [^\n]{1,40} val time: " + _is("ms"),
+                at=rb"\biter <step>: val loss [^\n]{1,40} val time: <ms>",
             ),
             Event(mark=b"Saving checkpoint to ", kind="save"),
         ),
@@ -464,14 +449,9 @@ CONSOLES = (
         reads="elapsed_time_per_iteration_ms, of three digits",
         example="iteration: N / M | .. elapsed_time_per_iteration_ms: 11.5K | ..",
         marks=(b"elapsed_time_per_iteration_ms: ",),
-        step=rb"\biteration: "
-        + _STEP
-        + rb" / "
-        + _TOTAL
-        + rb" \|[^\n]{1,200}?elapsed_time_per_iteration_ms: "
-        + _is("ms", rb"(\d{1,12}(?:\.\d{1,20})?[KMG]?)")
-        + rb"(?:[^\n]{1,200}?\bglobal_batch_size: (?P<batch>\d{1,9})\b)?",
-        events=(Event(mark=b"Saving checkpoint at ", kind="save", at=rb"/" + _STEP + rb"\s*$"),),
+        step=rb"\biteration: <step> / <total> \|[^\n]{1,200}?elapsed_time_per_iteration_ms: "
+        rb"(?P<ms>\d{1,12}(?:\.\d{1,20})?[KMG]?)(?:[^\n]{1,200}?\bglobal_batch_size: <batch>\b)?",
+        events=(Event(mark=b"Saving checkpoint at ", kind="save", at=rb"/<step>\s*$"),),
     ),
     # The rate of the logged step alone; how many tokens that has is nowhere, and it varies. Its bar is in progress_bars.py.
     Console(
@@ -481,7 +461,7 @@ CONSOLES = (
         example="Step 12 | loss:.. lr:.. tokens_per_second_per_gpu:..",
         of="1,000,000 tokens of a GPU",
         marks=(b"tokens_per_second_per_gpu:",),
-        step=rb"\bStep " + _STEP + rb" \| [^\n]{0,400}?tokens_per_second_per_gpu:" + _is("work_per_s"),
+        step=rb"\bStep <step> \| [^\n]{0,400}?tokens_per_second_per_gpu:<work_per_s>",
     ),
     # Of MMDetection 2, MMSegmentation 0 and others of their time; for what is newer see vision.py.
     Console(
@@ -491,13 +471,8 @@ CONSOLES = (
         example="Epoch [1][50/7330]  lr: .., eta: .., time: 1.09, data_time: 0.015, ..",
         is_mean=True,
         marks=(b" eta: ", b"data_time: "),
-        step=rb"(?:Epoch ?\[(?P<epoch>\d{1,9})\]|Iter) ?\[ {0,9}"
-        + _STEP
-        + rb"/(?P<length>\d{1,12})\][^\n]{0,400}?\btime: "
-        + _is("s")
-        + rb"(?:,? {1,4}data_time: "
-        + _is("data_s")
-        + rb")?",
+        step=rb"(?:Epoch ?\[<epoch>\]|Iter) ?\[ {0,9}<step>/<length>\][^\n]{0,400}?\btime: <s>"
+        rb"(?:,? {1,4}data_time: <data_s>)?",
     ),
     Console(
         name="yolox",
@@ -506,12 +481,7 @@ CONSOLES = (
         example="epoch: 48/300, iter: 5890/7393, mem: .., iter_time: 0.571s, data_time: 0.002s, ..",
         is_mean=True,
         marks=(b"iter_time: ",),
-        step=rb"\bepoch: (?P<epoch>\d{1,9})/\d{1,9}, iter: "
-        + _STEP
-        + rb"/(?P<length>\d{1,12}), [^\n]{0,100}?\biter_time: "
-        + _is("s")
-        + rb"s, data_time: "
-        + _is("data_s"),
+        step=rb"\bepoch: <epoch>/\d{1,9}, iter: <step>/<length>, [^\n]{0,100}?\biter_time: <s>s, data_time: <data_s>",
     ),
     # The time is the mean since the run was started, without its first two iterations, which are counted from 0.
     Console(
@@ -522,16 +492,11 @@ CONSOLES = (
         is_mean=True,
         warm_up=1,
         marks=(b"  iter: ",),
-        step=rb"  iter: "
-        + _STEP
-        + rb" [^\n]{1,2000}? time: "
-        + _is("mean_s")
-        + rb"(?:  last_time: [\d.]{1,20})?  data_time: "
-        + _is("data_s"),
+        step=rb"  iter: <step> [^\n]{1,2000}? time: <mean_s>(?:  last_time: [\d.]{1,20})?  data_time: <data_s>",
         events=(
-            Event(mark=b"tarting training from iteration ", kind="start", at=rb"iteration " + _STEP),
+            Event(mark=b"tarting training from iteration ", kind="start", at=rb"iteration <step>"),
             Event(mark=b"Start inference on ", kind="evaluation"),
-            Event(mark=b"Saving checkpoint to ", kind="save", at=rb"model_0{0,12}" + _STEP + rb"\.pth"),
+            Event(mark=b"Saving checkpoint to ", kind="save", at=rb"model_0{0,12}<step>\.pth"),
         ),
     ),
     # That mean is in brackets, with what lies between iterations; the one before it is of the last lines.
@@ -542,15 +507,10 @@ CONSOLES = (
         example="eta: ..  iter: N  loss: .. (..)  time: 0.3322 (0.3401)  data: 0.0334 (0.0340)  lr: ..",
         is_mean=True,
         marks=(b"  iter: ",),
-        step=rb"  iter: "
-        + _STEP
-        + rb" [^\n]{1,2000}? time: [\d.]{1,20} \("
-        + _is("mean_s")
-        + rb"\)  data: "
-        + _is("data_s"),
+        step=rb"  iter: <step> [^\n]{1,2000}? time: [\d.]{1,20} \(<mean_s>\)  data: <data_s>",
         events=(
             Event(mark=b"Start training", kind="start"),
-            Event(mark=b"Saving checkpoint to ", kind="save", at=rb"model_0{0,12}" + _STEP + rb"\.pth"),
+            Event(mark=b"Saving checkpoint to ", kind="save", at=rb"model_0{0,12}<step>\.pth"),
         ),
     ),
     Console(
@@ -560,17 +520,14 @@ CONSOLES = (
         example="train_inner | epoch 001: 2800 / 160368 loss=.., wps=.., ups=.., wpb=.., num_updates=2800, .. wall=1236",
         is_mean=True,
         marks=(b"num_updates",),
-        step=rb"(?:\bwpb\"?[=:] ?\"?"
-        + _is("tokens")
-        + rb"[^\n]{1,200}?)?\bnum_updates\"?[=:] ?\"?"
-        + _STEP
-        + rb"\b[^\n]{1,300}?[ \"]wall\"?[=:] ?\"?(?P<clock_s>\d{1,9})\b",
+        step=rb"(?:\bwpb\"?[=:] ?\"?<tokens>[^\n]{1,200}?)?\bnum_updates\"?[=:] ?\"?<step>\b"
+        rb"[^\n]{1,300}?[ \"]wall\"?[=:] ?\"?(?P<clock_s>\d{1,9})\b",
         events=(
-            Event(mark=b"valid on 'valid' subset", kind="evaluation", at=rb"\bnum_updates " + _STEP),
+            Event(mark=b"valid on 'valid' subset", kind="evaluation", at=rb"\bnum_updates <step>"),
             Event(
                 mark=b"aved checkpoint ",
                 kind="save",
-                at=rb" @ " + _STEP + rb" updates[^\n]{0,200}?\(writing took " + _is("s") + rb" seconds",
+                at=rb" @ <step> updates[^\n]{0,200}?\(writing took <s> seconds",
             ),
         ),
     ),
@@ -582,12 +539,8 @@ CONSOLES = (
         example="| epoch 010  2000 / 8223 loss=1.27 (1.50), wps=962, wpb=908, ..",
         is_mean=True,
         marks=(b", wps=",),
-        step=rb"\| epoch (?P<epoch>\d{1,9}):? {1,9}"
-        + _STEP
-        + rb" / (?P<length>\d{1,12}) loss=(?![^\n]{0,600}num_updates)[^\n]{1,100}?, wps="
-        + _is("lap_rate")
-        + rb", [^\n]{0,60}?\bwpb="
-        + _is("tokens"),
+        step=rb"\| epoch <epoch>:? {1,9}<step> / <length> loss=(?![^\n]{0,600}num_updates)"
+        rb"[^\n]{1,100}?, wps=<lap_rate>, [^\n]{0,60}?\bwpb=<tokens>",
     ),
     Console(
         name="paddlenlp",
@@ -596,15 +549,11 @@ CONSOLES = (
         example="loss: .., global_step: 10, interval_runtime: 2.2591, .. interval_steps_per_second: 4.427",
         is_mean=True,
         marks=(b"interval_runtime: ",),
-        step=rb"\bglobal_step: "
-        + _STEP
-        + rb", [^\n]{0,400}?\binterval_runtime: "
-        + _is("since_s")
-        + rb"[^\n]{0,400}?\binterval_steps_per_second: "
-        + _is("per_s"),
+        step=rb"\bglobal_step: <step>, [^\n]{0,400}?\binterval_runtime: <since_s>"
+        rb"[^\n]{0,400}?\binterval_steps_per_second: <per_s>",
         events=(
             Event(mark=b"***** Running Evaluation *****", kind="evaluation"),
-            Event(mark=b"Saving model checkpoint to ", kind="save", at=rb"checkpoint-" + _STEP),
+            Event(mark=b"Saving model checkpoint to ", kind="save", at=rb"checkpoint-<step>"),
         ),
     ),
     # Of PaddleOCR, PaddleDetection, PaddleSeg, and of what follows them.
@@ -615,17 +564,9 @@ CONSOLES = (
         example="epoch: [3/500], global_step: 500, .. avg_reader_cost: 1.81 s, avg_batch_cost: 2.04 s, ..",
         is_mean=True,
         marks=(b"batch_cost: ",),
-        step=rb"(?:\bepoch: \[?\d{1,9}(?:/\d{1,9}\])?, (?:global_step|iter): "
-        + _STEP
-        + rb"(?:/"
-        + _TOTAL
-        + rb")?, |\bEpoch:? \[?(?P<epoch>\d{1,9})(?:/\d{1,9})?\] ?\[ {0,9}"
-        + _is("step2", rb"(\d{1,12})")
-        + rb"/(?P<length>\d{1,12})\])(?=[^\n]{0,1000}?(?<![a-z])batch_cost: "
-        + _is("s")
-        + rb")(?:[^\n]{0,1000}?(?<![a-z])(?:reader|data)_cost: "
-        + _is("data_s")
-        + rb")?",
+        step=rb"(?:\bepoch: \[?\d{1,9}(?:/\d{1,9}\])?, (?:global_step|iter): <step>(?:/<total>)?, "
+        rb"|\bEpoch:? \[?<epoch>(?:/\d{1,9})?\] ?\[ {0,9}<step2>/<length>\])"
+        rb"(?=[^\n]{0,1000}?(?<![a-z])batch_cost: <s>)(?:[^\n]{0,1000}?(?<![a-z])(?:reader|data)_cost: <data_s>)?",
         events=(
             Event(mark=b"cur metric, ", kind="evaluation"),
             Event(mark=b"Start evaluating (", kind="evaluation"),
@@ -641,11 +582,7 @@ CONSOLES = (
         is_mean=True,
         warm_up=5,
         marks=(b"batch_cost: ",),
-        step=rb"\[Epoch (?P<epoch>\d{1,9})/\d{1,9}\]\[Iter: {1,9}"
-        + _STEP
-        + rb"/(?P<length>\d{1,12})\][^\n]{0,1000}?(?<![a-z])batch_cost: "
-        + _is("lap_s")
-        + rb"s",
+        step=rb"\[Epoch <epoch>/\d{1,9}\]\[Iter: {1,9}<step>/<length>\][^\n]{0,1000}?(?<![a-z])batch_cost: <lap_s>s",
     ),
     Console(
         name="hrnet",
@@ -655,11 +592,7 @@ CONSOLES = (
         example="Epoch: [352/520] Iter:[10/495], Time: 0.66, ..",
         is_mean=True,
         marks=(b"], Time: ",),
-        step=rb"Epoch: \[(?P<epoch>\d{1,9})(?:/\d{1,9}\] Iter: {0,2})?\]?\["
-        + _STEP
-        + rb"/(?P<length>\d{1,12})\], Time: "
-        + _is("lap_s")
-        + rb",",
+        step=rb"Epoch: \[<epoch>(?:/\d{1,9}\] Iter: {0,2})?\]?\[<step>/<length>\], Time: <lap_s>,",
     ),
     Console(
         name="automodel",
@@ -668,7 +601,7 @@ CONSOLES = (
         example="2026-08-10 15:48:59 | INFO | root | step 13 | epoch 0 | loss .. | tps 6574.51(821.81/gpu) | ..",
         is_mean=True,
         marks=(b" | tps ",),
-        step=rb"\bstep " + _STEP + rb" \| epoch \d{1,9} \| loss ",
+        step=rb"\bstep <step> \| epoch \d{1,9} \| loss ",
     ),
     # The step itself; MindYOLO and MindOCR print the mean since the line before.
     Console(
@@ -677,7 +610,7 @@ CONSOLES = (
         reads="per_step_time",
         example="Epoch:[  1/  2], step:[   10/   19], loss: .., per_step_time: 1752ms, ..",
         marks=(b"per_step_time: ",),
-        step=_MIND + rb"per_step_time: {1,9}" + _is("ms") + rb" ?ms",
+        step=_MIND + rb"per_step_time: {1,9}<ms> ?ms",
     ),
     Console(
         name="mindspore",
@@ -686,7 +619,7 @@ CONSOLES = (
         example="Epoch 2/200, Step 3900/3995, step time: 736.50 ms",
         is_mean=True,
         marks=(b"step time: ",),
-        step=_MIND + rb"(?:per )?step time: {1,9}" + _is("ms") + rb" ?ms",
+        step=_MIND + rb"(?:per )?step time: {1,9}<ms> ?ms",
     ),
     # The step itself; the tutorials print the mean since the line before.
     Console(
@@ -695,13 +628,8 @@ CONSOLES = (
         reads="seconds of a step",
         example="global step 7: loss = 59.8181 (16.456 sec/step)",
         marks=(b" sec/step)", b" per-step time "),
-        step=rb"\b[Ss]tep "
-        + _STEP
-        + rb"(?:[:,] loss = \S{1,30} \((?:[\d.]{1,20} examples/sec; {1,3})?"
-        + _is("s")
-        + rb" {1,2}sec/step\)| per-step time "
-        + _is("s2")
-        + rb"s)",
+        step=rb"\b[Ss]tep <step>(?:[:,] loss = \S{1,30} \((?:[\d.]{1,20} examples/sec; {1,3})?<s> {1,2}sec/step\)"
+        rb"| per-step time <s2>s)",
     ),
     Console(
         name="tensorflow-tutorials",
@@ -710,11 +638,7 @@ CONSOLES = (
         example="step 2600, loss = 1.36 (4606.2 examples/sec; 0.028 sec/batch)",
         is_mean=True,
         marks=(b" sec/batch)",),
-        step=rb"\bstep "
-        + _STEP
-        + rb", loss = \S{1,30} \((?:[\d.]{1,20} examples/sec; {1,3})?"
-        + _is("s")
-        + rb" {1,2}sec/batch\)",
+        step=rb"\bstep <step>, loss = \S{1,30} \((?:[\d.]{1,20} examples/sec; {1,3})?<s> {1,2}sec/batch\)",
     ),
     Console(
         name="tensorflow-estimator",
@@ -723,8 +647,8 @@ CONSOLES = (
         example="loss = 0.3523, step = 40 (0.875 sec)",
         is_mean=True,
         marks=(b", step = ",),
-        step=rb", step = " + _STEP + rb"[^\n]{0,200}? \(" + _is("since_s") + rb" sec\)",
-        events=(Event(mark=b"Saving checkpoints for ", kind="save", at=rb" for " + _STEP + rb" into "),),
+        step=rb", step = <step>[^\n]{0,200}? \(<since_s> sec\)",
+        events=(Event(mark=b"Saving checkpoints for ", kind="save", at=rb" for <step> into "),),
     ),
     Console(
         name="keras",
@@ -733,16 +657,8 @@ CONSOLES = (
         example="1875/1875 [====] - 5s 3ms/step - loss: ..",
         is_mean=True,
         marks=(b"s/step",),
-        step=_STEP
-        + rb"/(?P<length>(?P=step)) (?:[^\n]{0,400}?(?:-|\xe2\x94\x81) "
-        + _is("epoch_s")
-        + rb"s )?[^\n]{0,400}?(?<![\d.])(?:"
-        + _is("ms")
-        + rb"ms|"
-        + _is("us")
-        + rb"us|"
-        + _is("s")
-        + rb"s)/step",
+        step=rb"<step>/(?P<length>(?P=step)) (?:[^\n]{0,400}?(?:-|\xe2\x94\x81) <epoch_s>s )?[^\n]{0,400}?(?<![\d.])"
+        rb"(?:<ms>ms|<us>us|<s>s)/step",
         events=(Event(mark=b"Epoch ", kind="epoch", at=rb"^Epoch (?P<step>\d{1,9})/\d{1,9}\b"),),
     ),
     Console(
@@ -752,7 +668,7 @@ CONSOLES = (
         example="2021-02-22 08:40:43,913 epoch 1 - iter 21/219 - loss .. - samples/sec: 19.11",
         is_mean=True,
         marks=(b" - iter ",),
-        step=rb"\bepoch (?P<epoch>\d{1,9}) - iter " + _STEP + rb"/(?P<length>\d{1,12}) - ",
+        step=rb"\bepoch <epoch> - iter <step>/<length> - ",
     ),
     Console(
         name="icefall",
@@ -762,13 +678,7 @@ CONSOLES = (
         is_mean=True,
         marks=(b"poch ",),
         step=rb"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]{4,8} \[[^\]\s]{1,60}\] (?:\(\d{1,5}/\d{1,5}\) )?"
-        rb"(?:Epoch (?P<epoch>\d{1,9}), batch "
-        + _STEP
-        + rb", |batch "
-        + _is("step2", rb"(\d{1,12})")
-        + rb", epoch "
-        + _is("epoch2", rb"(\d{1,9})")
-        + rb"/\d)",
+        rb"(?:Epoch <epoch>, batch <step>, |batch <step2>, epoch <epoch2>/\d)",
     ),
     Console(
         name="espnet",
@@ -777,7 +687,7 @@ CONSOLES = (
         example="2020-11-11 16:58:33,417 (trainer:486) INFO: 17epoch:train:4876-5250batch: iter_time=.., train_time=0.014",
         is_mean=True,
         marks=(b"epoch:train:",),
-        step=rb"(?<!\d)(?P<epoch>\d{1,9})epoch:train:\d{1,12}-" + _STEP + rb"batch: ",
+        step=rb"(?<!\d)<epoch>epoch:train:\d{1,12}-<step>batch: ",
     ),
     Console(
         name="niftynet",
@@ -785,7 +695,7 @@ CONSOLES = (
         reads="seconds of each step",
         example="Training iter N, loss=.. (3.145937s)",
         marks=(b"raining iter ",),
-        step=rb"\b[Tt]raining iter " + _STEP + rb", [^\n]{1,200}? \(" + _is("s") + rb"s\)",
+        step=rb"\b[Tt]raining iter <step>, [^\n]{1,200}? \(<s>s\)",
     ),
     # An epoch is 250 iterations and a validation, whatever the data are.
     Console(
@@ -796,7 +706,7 @@ CONSOLES = (
         is_mean=True,
         length=250,
         marks=(b"poch took ", b"poch time: "),
-        step=rb"\b(?:This epoch took|Epoch time:) " + _is("epoch_s") + rb" s\b",
+        step=rb"\b(?:This epoch took|Epoch time:) <epoch_s> s\b",
         events=(Event(mark=b"poch", kind="epoch", at=rb"(?:^|\s)[Ee]poch:? {1,4}(?P<step>\d{1,9})\s{0,4}$"),),
     ),
     Console(
@@ -806,8 +716,8 @@ CONSOLES = (
         example="(step=0000100) Train Loss: .., Train Steps/Sec: 1.23",
         is_mean=True,
         marks=(b"Steps/Sec: ",),
-        step=rb"\(step=" + _STEP + rb"\) [^\n]{0,200}?\bSteps/Sec: " + _is("per_s"),
-        events=(Event(mark=b"Saved checkpoint to ", kind="save", at=rb"/0{0,12}" + _STEP + rb"\.pt"),),
+        step=rb"\(step=<step>\) [^\n]{0,200}?\bSteps/Sec: <per_s>",
+        events=(Event(mark=b"Saved checkpoint to ", kind="save", at=rb"/0{0,12}<step>\.pt"),),
     ),
     Console(
         name="dlrm",
@@ -817,11 +727,7 @@ CONSOLES = (
         example="Finished training it 144/150 of epoch 0, 459.49 ms/it, loss ..",
         is_mean=True,
         marks=(b" ms/it, ",),
-        step=rb"training it "
-        + _STEP
-        + rb"/(?P<length>\d{1,12}) of epoch (?P<epoch>\d{1,9}), "
-        + _is("ms")
-        + rb" ms/it",
+        step=rb"training it <step>/<length> of epoch <epoch>, <ms> ms/it",
     ),
     Console(
         name="darknet",
@@ -829,11 +735,7 @@ CONSOLES = (
         reads="seconds of each iteration",
         example=" N: 0.660188, 0.689227 avg loss, 0.000839 rate, .. seconds, 61248 images",
         marks=(b" avg loss, ",),
-        step=rb"(?:^|\s)"
-        + _STEP
-        + rb": [^,\s]{1,30}, [^,\s]{1,30} avg loss, [^,\s]{1,30} rate, "
-        + _is("s")
-        + rb" seconds, ",
+        step=rb"(?:^|\s)<step>: [^,\s]{1,30}, [^,\s]{1,30} avg loss, [^,\s]{1,30} rate, <s> seconds, ",
         events=(Event(mark=b"Saving weights to ", kind="save"),),
     ),
     Console(
@@ -843,7 +745,7 @@ CONSOLES = (
         example="DEEPMD INFO    batch    N training time .. s, testing time 0.00 s",
         is_mean=True,
         marks=(b" training time ", b"total wall time = "),
-        step=rb"\b[Bb]atch {1,12}" + _STEP + rb"(?: training time |: total wall time = )" + _is("since_s") + rb" s\b",
+        step=rb"\b[Bb]atch {1,12}<step>(?: training time |: total wall time = )<since_s> s\b",
     ),
     # The rate is of samples, and nothing says how many a batch has: stamps of the lines tell seconds.
     Console(
@@ -854,7 +756,7 @@ CONSOLES = (
         example="2018-10-22 21:42:56,366 Epoch[0] Batch [26500]\tSpeed: 7.51 samples/sec ..",
         is_mean=True,
         marks=(b" samples/sec",),
-        step=rb"\bEpoch\[(?P<epoch>\d{1,9})\] Batch \[(?:\d{1,12}-)?" + _STEP + rb"\]\s{1,8}Speed: ",
+        step=rb"\bEpoch\[<epoch>\] Batch \[(?:\d{1,12}-)?<step>\]\s{1,8}Speed: ",
     ),
     Console(
         name="wenet",
@@ -864,9 +766,8 @@ CONSOLES = (
         example="2023-01-30 18:47:07,107 DEBUG TRAIN Batch 4/203700 loss .. lr .. rank 0",
         is_mean=True,
         marks=(b" TRAIN ",),
-        step=rb"\bDEBUG TRAIN (?:\| steps/sec [\d.]{1,20}\| )?Batch (?P<epoch>\d{1,9})/"
-        + _STEP
-        + rb" loss (?:[^\n]{1,400}? rank 0(?!\d)|(?![^\n]{0,400} rank ))",
+        step=rb"\bDEBUG TRAIN (?:\| steps/sec [\d.]{1,20}\| )?Batch <epoch>/<step> loss "
+        rb"(?:[^\n]{1,400}? rank 0(?!\d)|(?![^\n]{0,400} rank ))",
     ),
     Console(
         name="lightly-train",
@@ -875,7 +776,7 @@ CONSOLES = (
         example="[2026-02-06 11:55:27,760][INFO] Train Step 1/10 | Train Loss: .. | Time Spent [Dataload: 64.5%, ..]",
         is_mean=True,
         marks=(b"Train Step ",),
-        step=rb"\bTrain Step " + _STEP + rb"/" + _TOTAL + rb" \| ",
+        step=rb"\bTrain Step <step>/<total> \| ",
     ),
 )
 FORMATS = tuple(_make_format(console) for console in CONSOLES)

@@ -20,52 +20,35 @@ from array import array
 import numpy as np
 
 from diagnose.trace.logs.builder import LogBuilder
-from diagnose.trace.logs.log_format import LineReader, LogFormat
+from diagnose.trace.logs.log_format import LogFormat
 from diagnose.trace.logs.stamps import find_stamp
 
-_NUMBER = rb"(\d{1,7}\.\d{1,6})"
-_OPEN_CLIP = re.compile(
-    rb"Train Epoch: (\d{1,9}) \[ {0,12}(\d{1,15})/(\d{1,15}) [^\n]{0,300}?Data \(t\): "
-    + _NUMBER
-    + rb" Batch \(t\): "
-    + _NUMBER
+
+def _compile(pattern: bytes) -> re.Pattern[bytes]:
+    """Compile a pattern in which `<s>` stands for a group of seconds."""
+    return re.compile(pattern.replace(b"<s>", rb"(\d{1,7}\.\d{1,6})"))
+
+
+_OPEN_CLIP = _compile(
+    rb"Train Epoch: (\d{1,9}) \[ {0,12}(\d{1,15})/(\d{1,15}) [^\n]{0,300}?Data \(t\): <s> Batch \(t\): <s>"
 )
 _PARAM = re.compile(rb"\|   (batch_size|world_size|accum_freq|log_every_n_steps|workers): (\d{1,9})\s*$")
-_EXAMPLE = re.compile(
-    rb"(?:Epoch|Train):? ?\[(\d{1,9})(?:/\d{1,9})?\] ?\[ {0,9}(\d{1,12})/(\d{1,12})\](?=[^\n]{0,200}?\b(?:[Tt]ime|Batch):? {0,6}"
-    + _NUMBER
-    + rb" {1,2}\( {0,6}"
-    + _NUMBER
-    + rb"\))(?:[^\n]{0,200}?\b[Dd]ata:? {0,6}"
-    + _NUMBER
-    + rb" {1,2}\( {0,6}"
-    + _NUMBER
-    + rb"\))?"
+_EXAMPLE = _compile(
+    rb"(?:Epoch|Train):? ?\[(\d{1,9})(?:/\d{1,9})?\] ?\[ {0,9}(\d{1,12})/(\d{1,12})\]"
+    rb"(?=[^\n]{0,200}?\b(?:[Tt]ime|Batch):? {0,6}<s> {1,2}\( {0,6}<s>\))"
+    rb"(?:[^\n]{0,200}?\b[Dd]ata:? {0,6}<s> {1,2}\( {0,6}<s>\))?"
 )
-_TIMM = re.compile(
-    rb"Train: (\d{1,9}) \[ {0,9}(\d{1,12})/(\d{1,12}) [^\n]{0,200}?Time: "
-    + _NUMBER
-    + rb"s, {1,8}[\d.]{1,15}/s {1,3}\("
-    + _NUMBER
-    + rb"s,(?:[^\n]{0,200}?Data: "
-    + _NUMBER
-    + rb" \("
-    + _NUMBER
-    + rb"\))?"
+_TIMM = _compile(
+    rb"Train: (\d{1,9}) \[ {0,9}(\d{1,12})/(\d{1,12}) [^\n]{0,200}?Time: <s>s, {1,8}[\d.]{1,15}/s {1,3}\(<s>s,"
+    rb"(?:[^\n]{0,200}?Data: <s> \(<s>\))?"
 )
-_TORCHVISION = re.compile(
-    rb"Epoch: \[(\d{1,9})(?:/\d{1,9})?\] {1,4}\[ {0,9}(\d{1,12})/(\d{1,12})\] {1,4}eta: [^\n]{0,4000}?\btime: "
-    + _NUMBER
-    + rb"(?: {1,4}data: "
-    + _NUMBER
-    + rb")?"
+_TORCHVISION = _compile(
+    rb"Epoch: \[(\d{1,9})(?:/\d{1,9})?\] {1,4}\[ {0,9}(\d{1,12})/(\d{1,12})\] {1,4}eta: [^\n]{0,4000}?\btime: <s>"
+    rb"(?: {1,4}data: <s>)?"
 )
-_MMENGINE = re.compile(
-    rb"(?:Epoch\(train\) {1,4}\[(\d{1,9})\]|Iter\(train\) ?())\[ {0,9}(\d{1,12})/(\d{1,12})\] [^\n]{0,400}?\btime: "
-    + _NUMBER
-    + rb"(?: {1,4}data_time: "
-    + _NUMBER
-    + rb")?"
+_MMENGINE = _compile(
+    rb"(?:Epoch\(train\) {1,4}\[(\d{1,9})\]|Iter\(train\) ?())\[ {0,9}(\d{1,12})/(\d{1,12})\] [^\n]{0,400}?\btime: <s>"
+    rb"(?: {1,4}data_time: <s>)?"
 )
 _WINDOW_SIZE = re.compile(rb"\bwindow_size=(\d{1,6})\b")
 #: The printed batches stand for all where their mean is as near to that of all.
@@ -325,22 +308,6 @@ class _Sliding:
         return np.array(kept), mean_s[kept]
 
 
-def _example(log: LogBuilder) -> LineReader:
-    return _Epochs(log, _EXAMPLE, first=1)
-
-
-def _torchvision(log: LogBuilder) -> LineReader:
-    return _Sliding(log, _TORCHVISION, window=20, first=0)
-
-
-def _mmengine(log: LogBuilder) -> LineReader:
-    return _Sliding(log, _MMENGINE, window=10, first=1)
-
-
-def _timm(log: LogBuilder) -> LineReader:
-    return _Epochs(log, _TIMM, first=0)
-
-
 FORMATS = (
     LogFormat(
         name="open-clip",
@@ -365,7 +332,7 @@ FORMATS = (
         reads="Time, Data",
         example="Train: 0 [  10/1251 ( 1%)]  ..  Time: 0.243s, ..",
         step_marks=(b"Train: ",),
-        reader=_timm,
+        reader=lambda log: _Epochs(log, _TIMM, first=0),
     ),
     LogFormat(
         name="torchvision",
@@ -373,7 +340,7 @@ FORMATS = (
         reads="time, a mean of the last 20 batches",
         example="Epoch: [0]  [  10/1251]  eta: ..  time: 0.243  data: ..",
         step_marks=(b"  eta: ",),
-        reader=_torchvision,
+        reader=lambda log: _Sliding(log, _TORCHVISION, window=20, first=0),
         is_mean=True,
     ),
     LogFormat(
@@ -383,7 +350,7 @@ FORMATS = (
         example="Epoch(train) [1][  50/2500]  ..  time: 1.09  data_time: 0.015",
         step_marks=(b"(train) ",),
         marks=(b"window_size=",),
-        reader=_mmengine,
+        reader=lambda log: _Sliding(log, _MMENGINE, window=10, first=1),
         is_mean=True,
     ),
     LogFormat(
@@ -393,6 +360,6 @@ FORMATS = (
         example="Epoch: [0][  10/5005]  Time 0.243 (0.5)  Data 0.1 (0.2)",
         step_marks=(b"Epoch: [", b"Epoch [", b"Train: ["),
         marks=(b"Test: [",),
-        reader=_example,
+        reader=lambda log: _Epochs(log, _EXAMPLE, first=1),
     ),
 )
