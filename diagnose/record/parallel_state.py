@@ -11,7 +11,7 @@ from typing import Any
 
 #: Names that dimensions of a device mesh go by.
 MESH_NAMES = {
-    "dp": ("dp", "data_parallel", "dp_replicate", "dp_shard", "fsdp", "ddp"),
+    "dp": ("dp", "data_parallel", "dp_replicate", "dp_shard", "replicate", "shard", "fsdp", "ddp"),
     "pp": ("pp", "pipeline", "pipeline_parallel"),
     "tp": ("tp", "tensor_parallel"),
     "cp": ("cp", "context_parallel"),

@@ -760,6 +760,19 @@ def test_planned_work_is_told_from_a_percent_on(share: float, told: bool) -> Non
     assert any("takes 1% of the time; that is no fault" in text for text in found) == told
 
 
+@pytest.mark.parametrize(("longer_s", "told"), [(2.0, True), (0.02, False)])
+def test_who_has_more_of_the_planned_work_is_told(longer_s: float, told: bool) -> None:
+    """Evaluations of one dp rank are longer than those of the others in every step: they wait for it, and nobody is at fault."""
+    base = with_gains(job(), evaluation=(0.2, 0.2))
+    at = np.repeat(base.breakdown.steps, base.trace.n_dp)
+    dp = np.tile(np.arange(base.trace.n_dp), len(base.breakdown.steps))
+    zero = np.zeros(len(at))
+    seconds = (np.where(dp == 1, longer_s, 0.0) + 0.1) * base.gains.recorded_s
+    rows = Evidence(np.full(len(at), int(Op.EVAL)), at, dp, np.zeros_like(dp), zero, seconds)
+    found = list_caveats(dataclasses.replace(base, trace=dataclasses.replace(base.trace, evidence=rows)))
+    assert any(text.startswith("planned work is longer on dp rank 1 than on others") for text in found) == told
+
+
 def test_the_page_of_a_rule_says_how_severe_it_is() -> None:
     """Where its file does."""
     rule = RULES["worker-fault"]

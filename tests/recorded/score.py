@@ -94,12 +94,14 @@ def main(arguments: list[str]) -> None:
     """Print a table of the jobs named, or of all."""
     names = [name for name in arguments if not name.startswith("-")] or sorted(TRUTH)
     counts = {variant: Counter[str]() for variant in VARIANTS}
+    alarms = Counter[str]()
     for name in names:
         said = {}
         for variant in VARIANTS:
             found = diagnose(name, variant)
             said[variant] = score(name, found)
             counts[variant][said[variant].split()[0]] += 1
+            alarms[variant] += not TRUTH[name]["causes"] and found.verdict == "straggling"
             if "-v" in arguments:
                 for cause in found.causes:
                     print(
@@ -112,8 +114,11 @@ def main(arguments: list[str]) -> None:
                     )
         truth = ", ".join(cause["cause"] for cause in TRUTH[name]["causes"]) or "none"
         print("|", name, "|", truth, "|", " | ".join(said.values()), "|", flush=True)
+    n_without = sum(not TRUTH[name]["causes"] for name in names)
     for variant, count in counts.items():
-        print(variant, dict(sorted(count.items())))
+        print(
+            variant, dict(sorted(count.items())), f"without a cause called straggling: {alarms[variant]} of {n_without}"
+        )
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ NAMES = (
     *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23", "half-old-d6", "first-mb-p23", "opt-f4"),
     *("short-p41", "sorted-told-d3"),
     *("hosts-f6", "stage-host-p32", "load-workers-d5", "two-head-save-g23"),
+    *("t10-zb22-slow", "t10-two-onsets-d8", "t10-p41-gc-one", "t10-save0-s-d4"),
 )
 
 
@@ -53,6 +54,18 @@ NAMES = (
 def test_as_recorded(name: str) -> None:
     """All that was done to a job is found, and nothing else."""
     assert score(name, diagnose(name, "recorded")) == "right"
+
+
+def test_batches_that_are_longer_on_all_ranks_make_no_job_straggle() -> None:
+    """Bucketed batches: each step has as much work on all ranks, and no two steps the same."""
+    found = diagnose("t10-buckets-d4", "recorded")
+    assert (found.verdict, found.causes) == ("noisy", ())
+    assert "in steps with more work" in found.why
+
+
+def test_hot_experts_that_move_on_are_no_slow_workers() -> None:
+    """Each of four ranks is slow in turns: nobody is to be replaced."""
+    assert "worker-fault" not in {cause.cause for cause in diagnose("t10-moe-hotter-d4", "recorded").causes}
 
 
 def test_a_card_that_is_slow_in_a_fifth_of_the_steps() -> None:

@@ -94,7 +94,9 @@ def _add_wait_for_input(
     if any(o.op == Op.FORWARD_RECV and o.asked < follows.returned and o.end <= follows.start for o in inside):
         return  # it received its input after that, and waited for another stage
     # On the CPU nothing else works meanwhile: what is under way then is another thread's, as a collective that is waited for later.
-    before = max((o.end for o in by_start[max(0, at - N_BEFORE_WAIT) : at]), default=-np.inf) if gpu.is_there else -np.inf
+    before = (
+        max((o.end for o in by_start[max(0, at - N_BEFORE_WAIT) : at]), default=-np.inf) if gpu.is_there else -np.inf
+    )
     start = max(start, min(gpu.worked_until(end, follows.start), end))
     start, end = start - follows.earlier, end - follows.earlier
     exposed = max(start, before)
