@@ -43,7 +43,9 @@ from diagnose.model.cause import When
 from diagnose.model.course import Course
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
+from diagnose.model.optype import Op
 from diagnose.model.recording import Account, Unobserved
+from diagnose.model.trace import Evidence
 from diagnose.report import words
 from tests.fixture_jobs import FIXTURES
 from tests.judge.cases import built_in, measured_file
