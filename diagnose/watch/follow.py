@@ -20,6 +20,7 @@ from diagnose.watch.same import (
     RENAMED_RATIO,
     RISEN_SHARE,
     UNKNOWN,
+    add_name,
     counts,
     has_no_name,
     has_risen,
@@ -111,7 +112,7 @@ def _take(left: list[Found], course: Course, most: float) -> Found | None:
     """
     old = course.episode
     where = old.where if is_everywhere(old.where) else join((old.where, *(where for _, where in course.called)))
-    return take_same(left, old.cause, where, min(old.gain, most), old.or_else)
+    return take_same(left, old.cause, where, min(old.gain, most), (*old.or_else, *old.beside))
 
 
 def _most_lost(window: Window, usual_s: float | None) -> float:
@@ -129,7 +130,7 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
     has_grown = n_grown >= N_GROWN
     called = (*course.called, (here.cause.cause, here.cause.where))[-LEVEL_WINDOWS:]
     is_most = 2 * sum(name == here.cause.cause for name, _ in called) > len(called)
-    is_named = old.cause == here.cause.cause or (old.cause == UNKNOWN and is_most)
+    is_named = old.cause == here.cause.cause or (is_most and (old.cause == UNKNOWN or here.cause.cause in old.beside))
     named = here.cause if is_named else course.particulars
     episode = replace(
         old,
@@ -144,7 +145,7 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
     )
     return replace(
         course,
-        episode=episode,
+        episode=add_name(episode, old.cause),
         particulars=named,
         last_window=window.number,
         longest_gap=max(course.longest_gap, course.n_gone),
@@ -192,7 +193,7 @@ def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> C
     course = replace(course, n_gone=0)
     if not has_no_name(heir):  # else the name that it had says more
         named = replace(course.episode, cause=heir.cause.cause, title=heir.cause.title, where=heir.cause.where)
-        course = replace(course, episode=named)
+        course = replace(course, episode=add_name(named, course.episode.cause))
     return _go_on(course, heir, window, told_s)
 
 

@@ -6,8 +6,10 @@ Enters: causes and places. Leaves: yes or no.
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from diagnose.model.cause import KeptCause
-from diagnose.model.live import Window
+from msgspec.structs import replace
+
+from diagnose.model.cause import CauseId, KeptCause
+from diagnose.model.live import Episode, Window
 from diagnose.model.place import Where
 from diagnose.watch.episodes import Found
 
@@ -84,7 +86,9 @@ def _is_renamed(cause: str, where: Where, gain: float, found: Found, or_else: Co
         return True
     shares_place = not spots.isdisjoint(others)
     is_as_likely = found.cause.cause in or_else or any(other.cause == cause for other in found.cause.alternatives)
-    return (is_as_likely and (shares_place or not spots)) or (shares_place and UNKNOWN in (cause, found.cause.cause))
+    return (is_as_likely and (shares_place or not spots or not others)) or (
+        shares_place and UNKNOWN in (cause, found.cause.cause)
+    )
 
 
 def is_everywhere(where: Where) -> bool:
@@ -110,3 +114,9 @@ def _spots(where: Where) -> set[tuple[str, object]]:
     spots: set[tuple[str, object]] = {("worker", (worker.dp, worker.pp)) for worker in workers}
     spots |= {("host", worker.host) for worker in workers if worker.host}
     return spots | {("host", host) for host in where.hosts} | {("stage", stage) for stage in where.stages}
+
+
+def add_name(episode: Episode, cause: CauseId) -> Episode:
+    """Let an episode say that windows also name a cause, or did so before it was called what it is now."""
+    names = dict.fromkeys((*episode.beside, cause))
+    return replace(episode, beside=tuple(one for one in names if one not in (episode.cause, UNKNOWN)))
