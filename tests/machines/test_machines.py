@@ -90,17 +90,20 @@ def test_a_job_that_stops_everywhere_alike_is_no_machines_fault():
 
 
 def test_who_sends_less_before_a_job_stops_has_stopped_it():
-    """GIVEN links on which nothing moves once a job stands still, THEN it is the machine whose traffic fell 40 s before."""
+    """GIVEN links on which nothing moves once a job stands still, THEN it is the machine whose traffic fell first."""
 
-    def sent(falls_s):
+    def sent(fell_s):
         return _cluster(
+            n_hosts=16,
             gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
-            gpu_nvlink_bytes=lambda h, t: 5.0 * np.cumsum(np.where(t < (falls_s if h == 3 else 500), 1e11, 1e8)),
+            gpu_nvlink_bytes=lambda h, t: 5.0 * np.cumsum(np.where(t < fell_s.get(h, 500), 1e11, 1e8)),
         )
 
-    found = find_machines(sent(460))
+    found = find_machines(sent({3: 460}))
     assert [(machine.host, machine.kind) for machine in found.machines] == [("n3", "nvlink")]
-    assert find_machines(sent(500)).verdict == "cannot-tell"
+    found = find_machines(sent({3: 440, 4: 460}))  # which waits for the first
+    assert [machine.host for machine in found.machines] == ["n3"] and found.affected == ("n4",)
+    assert find_machines(sent({})).verdict == "cannot-tell"
 
 
 def test_a_job_that_ends_is_sound():
