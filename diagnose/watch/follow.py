@@ -15,12 +15,14 @@ from typing import Final
 from msgspec.structs import replace
 
 from diagnose.model.live import Episode, Window
+from diagnose.model.place import Where
 from diagnose.watch.episodes import LEVEL_WINDOWS, Course, Episodes, Found, add_level
 from diagnose.watch.same import (
     RENAMED_RATIO,
     RISEN_SHARE,
     UNKNOWN,
     add_name,
+    are_imbalances,
     counts,
     has_no_name,
     has_risen,
@@ -112,7 +114,14 @@ def _take(left: list[Found], course: Course, most: float) -> Found | None:
     """
     old = course.episode
     where = old.where if is_everywhere(old.where) else join((old.where, *(where for _, where in course.called)))
-    return take_same(left, old.cause, where, min(old.gain, most), (*old.or_else, *old.beside))
+    gain = min(old.gain, most)
+    here = take_same(left, old.cause, where, gain, old.or_else)
+    if here is None:  # what is named beside it may be all that a window shows of it
+        beside = [one for one in left if one.cause.cause in old.beside and may_share(old.where, one.cause.where)]
+        fits = [one for one in beside if are_imbalances(old.cause, one.cause.cause) or _is_heir(old.where, gain, one)]
+        here = fits[0] if fits else None
+        left[:] = [one for one in left if one is not here]
+    return here
 
 
 def _most_lost(window: Window, usual_s: float | None) -> float:
@@ -186,7 +195,7 @@ def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> C
     course = replace(course, n_gone=n_gone, gone_step=gone_step, n_grown=0)
     if n_gone < _gap_that_ends(course):
         return course
-    heir = next((one for one in left if counts(one) and _is_heir(course, one)), None)
+    heir = next((one for one in left if _is_heir(course.episode.where, course.episode.gain, one)), None)
     if heir is None:
         return replace(course, episode=replace(course.episode, recovered_step=gone_step, recovered_s=told_s), levels=())
     left.remove(heir)
@@ -209,7 +218,6 @@ def _gap_that_ends(course: Course) -> int:
     return max(GONE_WINDOWS, min(most, max(course.longest_gap + LONGER, by_chance)))
 
 
-def _is_heir(course: Course, found: Found) -> bool:
+def _is_heir(where: Where, gain: float, found: Found) -> bool:
     """Say whether a cause may be what an episode was, under another name."""
-    shares_place = may_share(course.episode.where, found.cause.where)
-    return shares_place and RENAMED_RATIO * found.lasting_gain >= course.episode.gain
+    return counts(found) and may_share(where, found.cause.where) and RENAMED_RATIO * found.lasting_gain >= gain

@@ -21,6 +21,8 @@ COUNTED_CONFIDENCE: Final = 0.5
 RISEN_SHARE: Final = 0.025
 #: An episode that is gone while another cause in its place costs as much, up to this ratio, goes on under that name.
 RENAMED_RATIO: Final = 1.5
+#: Computes that are longer here and there go by several of these names, by one window more by this and by the next by that.
+IMBALANCES: Final = frozenset({"stage-imbalance", "sequence-imbalance", "expert-imbalance"})
 #: The cause that has no name, as the diagnosis calls it.
 UNKNOWN = "unknown"
 
@@ -86,9 +88,12 @@ def _is_renamed(cause: str, where: Where, gain: float, found: Found, or_else: Co
         return True
     shares_place = not spots.isdisjoint(others)
     is_as_likely = found.cause.cause in or_else or any(other.cause == cause for other in found.cause.alternatives)
-    return (is_as_likely and (shares_place or not spots or not others)) or (
-        shares_place and UNKNOWN in (cause, found.cause.cause)
-    )
+    return (is_as_likely and (shares_place or not spots)) or (shares_place and UNKNOWN in (cause, found.cause.cause))
+
+
+def are_imbalances(*causes: str) -> bool:
+    """Say whether causes may be names of one imbalance."""
+    return IMBALANCES.issuperset(causes)
 
 
 def is_everywhere(where: Where) -> bool:

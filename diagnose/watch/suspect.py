@@ -16,6 +16,7 @@ from diagnose.watch.same import (
     RENAMED_RATIO,
     UNKNOWN,
     add_name,
+    are_imbalances,
     be_sure,
     counts,
     has_no_name,
@@ -96,17 +97,19 @@ def _find_explaining(
 ) -> Course | None:
     """Find the episode that may cost what is found since a window: steps take no longer than with it, or longer than for this.
 
-    Where it had no windows before, steps with it take as long as usual and what it costs.
+    Where both began at once, steps with it take as long as usual and what it costs; of two imbalances one is the other's name.
     """
     if began < FIRST_WINDOWS or window.step_s is None:
         return None
     is_rest = has_no_name(found)  # beside something that has one
     for course in lasting:
         levels_s = [step_s for number, step_s in course.levels if number < began]
-        level_s = _highest(levels_s if is_rest else levels_s[-LEVEL_WINDOWS:])
-        if not levels_s and not is_rest and usual_s is not None:
+        if levels_s or is_rest or usual_s is None:
+            level_s = _highest(levels_s if is_rest else levels_s[-LEVEL_WINDOWS:])
+            is_why = RENAMED_RATIO * found.gain * window.step_s >= window.step_s - level_s
+        else:
             level_s = usual_s / (1.0 - course.episode.gain)
-        is_why = RENAMED_RATIO * found.gain * window.step_s >= window.step_s - level_s
+            is_why = not are_imbalances(course.episode.cause, found.cause.cause)
         may_be = course.n_gone or is_rest or may_share(course.episode.where, found.cause.where)
         if may_be and not (has_risen(window, level_s) and is_why):
             return course

@@ -184,9 +184,16 @@ def test_two_names_of_one_fault_since_the_same_window_are_told_once():
     assert (course.episode.cause, course.episode.beside) == ("stage-imbalance", ("expert-imbalance",))
     [only] = after[-1].list_all()
     assert (only.cause, only.beside, only.recovered_step) == ("expert-imbalance", ("stage-imbalance",), 260)
-    # Steps that are longer for both have two faults.
-    names = {one.cause for one in follow_steps(seen, [1.0] * 10 + [1.15] * 6, usual_s=1.0)[-1].list_all()}
-    assert names == {"stage-imbalance", "expert-imbalance"}
+
+
+def test_two_faults_since_the_same_window_are_both_told_where_steps_are_longer_for_both():
+    """GIVEN two causes since one window, THEN both are told where steps take as long as with both, else one with both names."""
+    seen = {n: [spread(n, "data-loading", 0.2), spread(n, "garbage-collection", 0.1)] for n in range(10, 14)}
+    [one] = follow_steps(seen, [1.0] * 10 + [1.25] * 4, usual_s=1.0)[-1].list_all()
+    assert (one.cause, one.beside) == ("data-loading", ("garbage-collection",))
+    for long_s in (1.43, 2.0):
+        both = follow_steps(seen, [1.0] * 10 + [long_s] * 4, usual_s=1.0)[-1].list_all()
+        assert [(one.cause, one.beside) for one in both] == [("data-loading", ()), ("garbage-collection", ())]
 
 
 def test_what_has_no_name_beside_a_fault_that_varies_is_no_second_one():
