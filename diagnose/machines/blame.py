@@ -4,7 +4,6 @@ Enters: deviations, events, what the job did, rules. Leaves: `Suspect`s, and tho
 """
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -52,8 +51,6 @@ FAMILY: Final = {
 #: What spreads from machine to machine: congestion, and GPUs that fail one after the other; and what only follows the rest of them.
 SPREADS: Final = frozenset({"net_pfc_sent", "gpu"})
 FOLLOWS: Final = frozenset({"heat", "nvlink", "pcie"})
-#: What falls on whoever waits, one machine after the other.
-LINKS: Final = frozenset({"net", "nvlink"})
 #: More machines than this part of all, and than this number, are no faults of machines: a rack, a switch, the program.
 MOST_SHARE, MOST = 0.25, 8
 #: Pauses that so many others send since the same time, to within half as many, are congestion; in a job that was slowed
@@ -113,7 +110,7 @@ def blame(
     found = [one for one in found if not one.rule.alone] or found
     if any(one.telling for one in found):  # which explains it: chance is no second fault
         found = [one for one in found if one.telling or one.strength >= SURE]
-    suspects, affected = _part(found, state, grid)
+    suspects, affected = _part(found, grid)
     congested = [one for one in suspects if _is_congestion(one, state, grid)]
     suspects = [one for one in suspects if one not in congested]
     affected += [one.host for one in congested]
@@ -213,17 +210,12 @@ def _together(evidence: Iterable[Evidence]) -> float:
     return float(np.sqrt(sum(score**2 for score in best.values())))
 
 
-def _part(found: Sequence[Suspect], state: JobState, grid: Grid) -> tuple[list[Suspect], list[int]]:
-    """Part those at fault from those that caught it: later, weaker, and in nothing but what spreads.
-
-    In a job that stops machines send less one after the other, as each waits for the one before.
-    """
+def _part(found: Sequence[Suspect], grid: Grid) -> tuple[list[Suspect], list[int]]:
+    """Part those at fault from those that caught it: later, weaker, and in nothing but what spreads."""
     suspects: list[Suspect] = []
     affected: list[int] = []
     for one in found:
-        others = [other for other in found if other.host != one.host]
-        waits = state == "stopped" and any(_waits_for(one, other, grid) for other in others)
-        if waits or any(_caught_from(one, other, grid) for other in others):
+        if any(_caught_from(one, other, grid) for other in found if other.host != one.host):
             affected.append(one.host)
         else:
             suspects.append(one)
@@ -251,15 +243,6 @@ def _rises_since(grid: Grid, since_s: float) -> Floats:
     decades = np.log10(1.0 + np.maximum(grid.levels["net_pfc_sent"].values, 0.0) / SCALES["net_pfc_sent"].reference)
     rises = nan_median(decades[:, :, at:], axis=2) - nan_median(decades[:, :, :at], axis=2)
     return np.asarray(np.max(np.nan_to_num(rises, nan=-np.inf), axis=1))  # of several ports the one that does most
-
-
-def _waits_for(one: Suspect, other: Suspect, grid: Grid) -> bool:
-    """Say whether a machine shows only that it sends less, and later than another does."""
-    own, theirs = _by_family(one), _by_family(other)
-    if one.telling or not own.keys() <= LINKS:
-        return False
-    first_s = min((sign.since_s for family, sign in theirs.items() if family in LINKS), default=math.inf)
-    return min(sign.since_s for sign in own.values()) - first_s > max(LATER_BY_S, 0.5 * grid.interval_s)
 
 
 def _caught_from(one: Suspect, other: Suspect, grid: Grid) -> bool:

@@ -69,9 +69,6 @@ LASTS_S, BEFORE_S = 120.0, 60.0
 STEADY, SMOOTH_S = 0.7, 60.0
 #: The level of this part of the time is the usual one; a time has it from this part of it on.
 BETTER, BUSY = 0.8, 0.5
-#: On links of a job that stands still nothing moves, whoever stopped it: who did is who sent less for so many bins before.
-LINKS: Final = frozenset({"net_sent_bytes", "net_received_bytes", "gpu_nvlink_bytes"})
-FIRST_BINS: Final = 2
 #: Noise is never taken for smaller than this part of the least difference.
 FLOOR: Final = 1.0 / 6.0
 #: Bins that are averaged over to measure noise, that of each bin and that which drifts.
@@ -139,8 +136,6 @@ def list_deviations(
             is_moved = course.state != "running" or (name in SCALES and SCALES[name].reference > 0.0)
             compared = dataclasses.replace(level, values=np.where(saves & is_moved, np.nan, level.values))
             found += _compare(grid, compared, role, slice(first, last), before, n_after, n_before)
-        if name in LINKS and course.state == "stopped" and course.stopped - 1 - first >= n_before + FIRST_BINS:
-            found += _compare(grid, level, role, slice(first, course.stopped - 1), before, FIRST_BINS, n_before)
     return sorted(found, key=lambda one: -abs(one.score))
 
 

@@ -89,23 +89,6 @@ def test_a_job_that_stops_everywhere_alike_is_no_machines_fault():
     assert found.machines == ()
 
 
-def test_who_sends_less_before_a_job_stops_has_stopped_it():
-    """GIVEN links on which nothing moves once a job stands still, THEN it is the machine whose traffic fell first."""
-
-    def sent(fell_s):
-        return _cluster(
-            n_hosts=16,
-            gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
-            gpu_nvlink_bytes=lambda h, t: 5.0 * np.cumsum(np.where(t < fell_s.get(h, 500), 1e11, 1e8)),
-        )
-
-    found = find_machines(sent({3: 460}))
-    assert [(machine.host, machine.kind) for machine in found.machines] == [("n3", "nvlink")]
-    found = find_machines(sent({3: 440, 4: 460}))  # which waits for the first
-    assert [machine.host for machine in found.machines] == ["n3"] and found.affected == ("n4",)
-    assert find_machines(sent({})).verdict == "cannot-tell"
-
-
 def test_a_job_that_ends_is_sound():
     """All processes leave together: nothing is wrong."""
     found = find_machines(
