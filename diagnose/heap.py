@@ -30,13 +30,12 @@ def reuse_freed_memory() -> None:
 
 
 def give_back() -> None:
-    """Free what libraries left in circles, and give the kernel the pages that nothing stands on, in the midst of the heap too.
+    """Give the kernel the pages that nothing stands on, in the midst of the heap too: a millisecond.
 
     For a process that goes on for weeks: the largest thing it ever did would stay the size of it.
     """
     import ctypes
 
-    gc.collect()
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -15,11 +15,14 @@ from typing import Final
 from msgspec.structs import replace
 
 from diagnose.model.live import Episode, Window
+from diagnose.model.place import Where
 from diagnose.watch.episodes import LEVEL_WINDOWS, Course, Episodes, Found, add_level
 from diagnose.watch.same import (
     RENAMED_RATIO,
     RISEN_SHARE,
     UNKNOWN,
+    add_name,
+    are_imbalances,
     counts,
     has_no_name,
     has_risen,
@@ -111,7 +114,14 @@ def _take(left: list[Found], course: Course, most: float) -> Found | None:
     """
     old = course.episode
     where = old.where if is_everywhere(old.where) else join((old.where, *(where for _, where in course.called)))
-    return take_same(left, old.cause, where, min(old.gain, most), old.or_else)
+    gain = min(old.gain, most)
+    here = take_same(left, old.cause, where, gain, old.or_else)
+    if here is None:  # what is named beside it may be all that a window shows of it
+        beside = [one for one in left if one.cause.cause in old.beside and may_share(old.where, one.cause.where)]
+        fits = [one for one in beside if are_imbalances(old.cause, one.cause.cause) or _is_heir(old.where, gain, one)]
+        here = fits[0] if fits else None
+        left[:] = [one for one in left if one is not here]
+    return here
 
 
 def _most_lost(window: Window, usual_s: float | None) -> float:
@@ -129,7 +139,7 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
     has_grown = n_grown >= N_GROWN
     called = (*course.called, (here.cause.cause, here.cause.where))[-LEVEL_WINDOWS:]
     is_most = 2 * sum(name == here.cause.cause for name, _ in called) > len(called)
-    is_named = old.cause == here.cause.cause or (old.cause == UNKNOWN and is_most)
+    is_named = old.cause == here.cause.cause or (is_most and (old.cause == UNKNOWN or here.cause.cause in old.beside))
     named = here.cause if is_named else course.particulars
     episode = replace(
         old,
@@ -144,7 +154,7 @@ def _go_on(course: Course, here: Found, window: Window, told_s: float) -> Course
     )
     return replace(
         course,
-        episode=episode,
+        episode=add_name(episode, old.cause),
         particulars=named,
         last_window=window.number,
         longest_gap=max(course.longest_gap, course.n_gone),
@@ -185,14 +195,14 @@ def _miss(course: Course, left: list[Found], window: Window, told_s: float) -> C
     course = replace(course, n_gone=n_gone, gone_step=gone_step, n_grown=0)
     if n_gone < _gap_that_ends(course):
         return course
-    heir = next((one for one in left if counts(one) and _is_heir(course, one)), None)
+    heir = next((one for one in left if _is_heir(course.episode.where, course.episode.gain, one)), None)
     if heir is None:
         return replace(course, episode=replace(course.episode, recovered_step=gone_step, recovered_s=told_s), levels=())
     left.remove(heir)
     course = replace(course, n_gone=0)
     if not has_no_name(heir):  # else the name that it had says more
         named = replace(course.episode, cause=heir.cause.cause, title=heir.cause.title, where=heir.cause.where)
-        course = replace(course, episode=named)
+        course = replace(course, episode=add_name(named, course.episode.cause))
     return _go_on(course, heir, window, told_s)
 
 
@@ -208,7 +218,6 @@ def _gap_that_ends(course: Course) -> int:
     return max(GONE_WINDOWS, min(most, max(course.longest_gap + LONGER, by_chance)))
 
 
-def _is_heir(course: Course, found: Found) -> bool:
+def _is_heir(where: Where, gain: float, found: Found) -> bool:
     """Say whether a cause may be what an episode was, under another name."""
-    shares_place = may_share(course.episode.where, found.cause.where)
-    return shares_place and RENAMED_RATIO * found.lasting_gain >= course.episode.gain
+    return counts(found) and may_share(where, found.cause.where) and RENAMED_RATIO * found.lasting_gain >= gain

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from diagnose.model.live import Window
 from diagnose.watch.episodes import Course, Episodes, Found, Told
-from diagnose.watch.same import COUNTED_CONFIDENCE, RENAMED_RATIO, UNKNOWN, counts, is_same, list_rivals
+from diagnose.watch.same import COUNTED_CONFIDENCE, RENAMED_RATIO, UNKNOWN, add_name, counts, is_same, list_rivals
 
 #: Windows before an episode that are diagnosed with it, and windows of it after which that is done.
 N_BEFORE: Final = 4
@@ -97,6 +97,6 @@ def _name(course: Course, named: Found, told_as: str | None) -> Course:
         or_else=list_rivals(cause),
     )
     if told_as is None:
-        return replace(course, episode=episode, particulars=cause)
+        return replace(course, episode=add_name(episode, course.episode.cause), particulars=cause)
     episode = replace(episode, name=f"{cause.fingerprint}-{told_as}", fingerprint=cause.fingerprint)
     return replace(course, episode=episode, particulars=cause, told=Told(cause.cause, cause.severity, cause.who))

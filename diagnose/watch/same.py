@@ -6,8 +6,10 @@ Enters: causes and places. Leaves: yes or no.
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from diagnose.model.cause import KeptCause
-from diagnose.model.live import Window
+from msgspec.structs import replace
+
+from diagnose.model.cause import CauseId, KeptCause
+from diagnose.model.live import Episode, Window
 from diagnose.model.place import Where
 from diagnose.watch.episodes import Found
 
@@ -19,6 +21,8 @@ COUNTED_CONFIDENCE: Final = 0.5
 RISEN_SHARE: Final = 0.025
 #: An episode that is gone while another cause in its place costs as much, up to this ratio, goes on under that name.
 RENAMED_RATIO: Final = 1.5
+#: Computes that are longer here and there go by several of these names, by one window more by this and by the next by that.
+IMBALANCES: Final = frozenset({"stage-imbalance", "sequence-imbalance", "expert-imbalance"})
 #: The cause that has no name, as the diagnosis calls it.
 UNKNOWN = "unknown"
 
@@ -87,6 +91,11 @@ def _is_renamed(cause: str, where: Where, gain: float, found: Found, or_else: Co
     return (is_as_likely and (shares_place or not spots)) or (shares_place and UNKNOWN in (cause, found.cause.cause))
 
 
+def are_imbalances(*causes: str) -> bool:
+    """Say whether causes may be names of one imbalance."""
+    return IMBALANCES.issuperset(causes)
+
+
 def is_everywhere(where: Where) -> bool:
     """Say whether a fault is spread over the job: no place is named."""
     return not _spots(where)
@@ -110,3 +119,9 @@ def _spots(where: Where) -> set[tuple[str, object]]:
     spots: set[tuple[str, object]] = {("worker", (worker.dp, worker.pp)) for worker in workers}
     spots |= {("host", worker.host) for worker in workers if worker.host}
     return spots | {("host", host) for host in where.hosts} | {("stage", stage) for stage in where.stages}
+
+
+def add_name(episode: Episode, cause: CauseId) -> Episode:
+    """Let an episode say that windows also name a cause, or did so before it was called what it is now."""
+    names = dict.fromkeys((*episode.beside, cause))
+    return replace(episode, beside=tuple(one for one in names if one not in (episode.cause, UNKNOWN)))

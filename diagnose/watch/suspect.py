@@ -15,6 +15,8 @@ from diagnose.watch.pace import highest_usual
 from diagnose.watch.same import (
     RENAMED_RATIO,
     UNKNOWN,
+    add_name,
+    are_imbalances,
     be_sure,
     counts,
     has_no_name,
@@ -66,12 +68,11 @@ def suspect(
             where = known.where
         suspicion = Suspicion(cause=known.cause, where=where, sightings=recent)
         if here is not None and _opens(here, recent, rise):
-            by = _find_explaining(here, recent[0].window, _list_beside(here, lasting, opened), window)
+            by = _find_explaining(here, recent[0].window, [*lasting, *opened], window, usual_s)
             if by is None:
                 opened.append(_open(here, recent, window, told_s, job))
                 continue
-            if by in lasting:
-                lasting[lasting.index(by)] = _name_beside(by, here)
+            _name_beside(by, here, lasting, opened)
         if recent:
             suspicions.append(suspicion)
     for here in sorted(left, key=has_no_name):
@@ -82,30 +83,33 @@ def suspect(
             taken = taken.since_turn or taken
         sightings = (taken.sighting(window.number),)
         if _opens(taken, sightings, rise):
-            by = _find_explaining(taken, window.number, _list_beside(taken, lasting, opened), window)
+            by = _find_explaining(taken, window.number, [*lasting, *opened], window, usual_s)
             if by is None:
                 opened.append(_open(taken, sightings, window, told_s, job))
                 continue
-            if by in lasting:
-                lasting[lasting.index(by)] = _name_beside(by, taken)
+            _name_beside(by, taken, lasting, opened)
         suspicions.append(Suspicion(cause=taken.cause.cause, where=taken.cause.where, sightings=sightings))
     return tuple(suspicions), [_remember(course, before.over) for course in opened]
 
 
-def _list_beside(found: Found, lasting: Sequence[Course], opened: Sequence[Course]) -> Sequence[Course]:
-    """List the episodes that may explain what is found: what has no name may be that of one that the same window opens."""
-    return [*lasting, *opened] if has_no_name(found) else lasting
+def _find_explaining(
+    found: Found, began: int, lasting: Sequence[Course], window: Window, usual_s: float | None
+) -> Course | None:
+    """Find the episode that may cost what is found since a window: steps take no longer than with it, or longer than for this.
 
-
-def _find_explaining(found: Found, began: int, lasting: Sequence[Course], window: Window) -> Course | None:
-    """Find the episode that may cost what is found since a window: steps take no longer than with it, or longer than for this."""
+    Where both began at once, steps with it take as long as usual and what it costs; of two imbalances one is the other's name.
+    """
     if began < FIRST_WINDOWS or window.step_s is None:
         return None
     is_rest = has_no_name(found)  # beside something that has one
     for course in lasting:
         levels_s = [step_s for number, step_s in course.levels if number < began]
-        level_s = _highest(levels_s if is_rest else levels_s[-LEVEL_WINDOWS:])
-        is_why = RENAMED_RATIO * found.gain * window.step_s >= window.step_s - level_s
+        if levels_s or is_rest or usual_s is None:
+            level_s = _highest(levels_s if is_rest else levels_s[-LEVEL_WINDOWS:])
+            is_why = RENAMED_RATIO * found.gain * window.step_s >= window.step_s - level_s
+        else:
+            level_s = usual_s / (1.0 - course.episode.gain)
+            is_why = not are_imbalances(course.episode.cause, found.cause.cause)
         may_be = course.n_gone or is_rest or may_share(course.episode.where, found.cause.where)
         if may_be and not (has_risen(window, level_s) and is_why):
             return course
@@ -120,12 +124,11 @@ def _highest(levels_s: Sequence[float]) -> float:
     return max(*levels_s, highest_usual(levels_s)) if len(levels_s) >= N_COUNTED else math.inf
 
 
-def _name_beside(course: Course, found: Found) -> Course:
-    """Let an episode say what else is named while it lasts."""
-    known, cause = course.episode.beside, found.cause.cause
-    if cause in (*known, course.episode.cause, UNKNOWN):
-        return course
-    return replace(course, episode=replace(course.episode, beside=(*known, cause)))
+def _name_beside(course: Course, found: Found, *lists: list[Course]) -> None:
+    """Let an episode say what else is named while it lasts, in the list that it stands in."""
+    for courses in lists:
+        if course in courses:
+            courses[courses.index(course)] = replace(course, episode=add_name(course.episode, found.cause.cause))
 
 
 def _opens(found: Found, sightings: Sequence[Sighting], rise: float) -> bool:

@@ -4,6 +4,7 @@ Enters: what the user names, and a store. Leaves: events, and jobs as they are n
 """
 
 import contextlib
+import gc
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,8 +38,7 @@ CLAIM = "watch "
 TELL_ALL_S = 6 * 3600.0
 #: A job of a folder that ended is shown for so long, and one of which nothing came is waited for for so long.
 SHOWN_S, MISSED_S = 86_400.0, 7 * 86_400.0
-#: Windows after which memory goes back that nothing uses: by itself a process of ours looks for garbage seldom, and keeps what it
-#: frees (`diagnose.heap`).
+#: Windows after which garbage is looked for: by itself a process of ours does so seldom (`diagnose.heap`).
 GARBAGE_WINDOWS = 16
 #: Looking may take this part of the time: where it takes longer, it is done less often.
 LOOK_SHARE = 0.005
@@ -122,7 +122,7 @@ class Watch:
                 followed.told = followed.job.state.episodes
         if self._n_windows >= GARBAGE_WINDOWS:
             self._n_windows = 0
-            give_back()
+            gc.collect()
         self._tell(now_s)
         if self._views:
             jobs = self.jobs()
@@ -248,6 +248,7 @@ class Watch:
             self._wait(followed, time.perf_counter() - began_s, now_s)
         else:
             followed.pause_s = followed.next_s = 0.0
+            give_back()
         events = self._list_events(job, before, diagnosed, now_s)
         for event in events:
             self._write(event)

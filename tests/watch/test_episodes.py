@@ -171,6 +171,31 @@ def test_time_without_a_name_beside_a_fault_is_no_fault_of_its_own():
     assert [one.cause for one in after[-1].list_all()] == [SAVES]
 
 
+def test_two_names_of_one_fault_since_the_same_window_are_told_once():
+    """GIVEN two causes since one window, and steps longer for one of them, THEN one episode goes on under the other name."""
+
+    def stage(number: int) -> Found:
+        one = spread(number, "stage-imbalance", 0.07)
+        return replace(one, cause=replace(one.cause, where=Where(stages=(1,))))
+
+    seen = {n: [*([stage(n)] if n < 16 else []), spread(n, "expert-imbalance", 0.06)] for n in range(10, 26)}
+    after = follow_steps(seen, [1.0] * 10 + [1.08] * 16 + [1.0] * 5, usual_s=1.0)
+    [course] = after[12].open
+    assert (course.episode.cause, course.episode.beside) == ("stage-imbalance", ("expert-imbalance",))
+    [only] = after[-1].list_all()
+    assert (only.cause, only.beside, only.recovered_step) == ("expert-imbalance", ("stage-imbalance",), 260)
+
+
+def test_two_faults_since_the_same_window_are_both_told_where_steps_are_longer_for_both():
+    """GIVEN two causes since one window, THEN both are told where steps take as long as with both, else one with both names."""
+    seen = {n: [spread(n, "data-loading", 0.2), spread(n, "garbage-collection", 0.1)] for n in range(10, 14)}
+    [one] = follow_steps(seen, [1.0] * 10 + [1.25] * 4, usual_s=1.0)[-1].list_all()
+    assert (one.cause, one.beside) == ("data-loading", ("garbage-collection",))
+    for long_s in (1.43, 2.0):
+        both = follow_steps(seen, [1.0] * 10 + [long_s] * 4, usual_s=1.0)[-1].list_all()
+        assert [(one.cause, one.beside) for one in both] == [("data-loading", ()), ("garbage-collection", ())]
+
+
 def test_what_has_no_name_beside_a_fault_that_varies_is_no_second_one():
     """GIVEN a fault whose steps vary, and rest in two windows as long as some before, THEN one is told; in longer ones two."""
     course_s = [1.0] * 10 + [1.2, 1.3, 1.25, 1.32, 1.22, 1.3] * 4 + [1.2, 1.21] * 4

@@ -51,7 +51,10 @@ def test_the_workers_are_drawn_before_a_watch_that_was_started_again_has_a_windo
     known = render_job(job, made.last(job, slow), now_s=made.NOW_S)
     cells = re.compile(r'<g id="workers-(n\d+-\d+)">\s*<text[^>]*>([^<]+)<')
     assert cells.findall(page) == cells.findall(known) and len(cells.findall(page)) == slow.what_if.by_worker.size
-    assert "ranks are counted from 0" in page and "culprit" not in page
+    assert "The worst is dp" in page and "Ranks are counted from 0" in page and "culprit" not in page
+    windows = tuple(msgspec.structs.replace(window, worker_slowdowns=((1.0, 1.004),)) for window in job.windows)
+    well = render_job(msgspec.structs.replace(job, windows=windows), None, now_s=made.NOW_S)
+    assert "No worker slows the job." in well and "The worst is" not in well
     hidden = [msgspec.structs.replace(window, worker_slowdowns=()) for window in job.windows]
     assert 'id="workers"' not in render_job(msgspec.structs.replace(job, windows=tuple(hidden)), None, now_s=made.NOW_S)
 

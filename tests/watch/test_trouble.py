@@ -150,13 +150,14 @@ def test_windows_leave_nothing_of_ours_in_circles(tmp_path):
     watching.close()
 
 
-def test_memory_goes_back_now_and_then(tmp_path, monkeypatch):
-    """GIVEN a process that looks for garbage seldom, THEN the watch does it itself after so many windows."""
-    looked = []
+def test_memory_goes_back_after_each_window(tmp_path, monkeypatch):
+    """GIVEN a process that keeps what it frees, and looks for garbage seldom, THEN the watch gives back and looks itself."""
+    given, looked = [], []
     monkeypatch.setattr("diagnose.watch.watch.GARBAGE_WINDOWS", 3)
-    monkeypatch.setattr("diagnose.watch.watch.give_back", lambda: looked.append(True))
+    monkeypatch.setattr("diagnose.watch.watch.give_back", lambda: given.append(True))
+    monkeypatch.setattr("diagnose.watch.watch.gc.collect", lambda: looked.append(True))
     job = RecordedJob(make_trace(140), tmp_path / "job")
     watching = Watching(tmp_path / "job", store=tmp_path / "s.db", clock=SimulatedClock())
     job.write(int(job.steps[-1]))
-    assert len(watching.go()[0].windows) == 7 and len(looked) == 2
+    assert len(watching.go()[0].windows) == len(given) == 7 and len(looked) == 2
     watching.close()

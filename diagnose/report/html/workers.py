@@ -91,9 +91,7 @@ def draw_kept_workers(by_worker: Seconds) -> Picture | None:
     sheet, _ = _draw_map(by_worker, np.arange(n_dp), np.arange(n_stages), nobody)
     order = np.argsort(-np.nan_to_num(by_worker, nan=-np.inf), axis=None, kind="stable")[:MAX_WORKERS_LISTED].tolist()
     worst = [(Worker(i // n_stages, i % n_stages), float(by_worker.flat[i])) for i in order]
-    says = (
-        f"{_SAYS} The worst is {words.worker(worst[0][0])} with {words.ratio(worst[0][1])}; ranks are counted from 0."
-    )
+    says = f"{_SAYS} {_say_worst(*worst[0])} Ranks are counted from 0."
     return _to_picture(sheet, by_worker, worst, says, nobody)
 
 
@@ -139,9 +137,15 @@ def _note(n_workers: int, n_listed: int) -> str:
     return f"the {MAX_WORKERS_LISTED} worst of {n_workers:,} workers" if n_workers > n_listed else ""
 
 
+def _say_worst(who: Worker, slowdown: float) -> str:
+    """Name the worst worker, where there is one."""
+    is_any = words.ratio(max(slowdown, 1.0)) != words.ratio(1.0)
+    return f"The worst is {words.worker(who)} with {words.ratio(slowdown)}." if is_any else "No worker slows the job."
+
+
 def _describe(diagnosis: Diagnosis, worst: Worker, slowdown: float, culprits: Culprits) -> str:
     """Say what to see in the map."""
-    says = f"{_SAYS} The worst is {words.worker(worst)} with {words.ratio(slowdown)}."
+    says = f"{_SAYS} {_say_worst(worst, slowdown)}"
     if culprits.workers:
         names = [worker_name(diagnosis, *place) for place in culprits.workers]
         says += f" Framed: {'; '.join(words.some_of(names))}, named by a cause."
