@@ -41,6 +41,9 @@ def hook_deepspeed(hooks: Hooks, log: Log, state: ParallelState, steps: Steps, a
     hooks.around(engine, "forward", log.inside, ours.before_forward)
     hooks.around(engine, "forward", log.between, steps.work_begins)
     hooks.around(engine, "forward", log.beside, log.before_evaluating, log.after_evaluating)
+    hooks.around(
+        engine, "eval", log.always, lambda engine: log.note_evaluated(engine.module)
+    )  # has its own, not a module's
     hooks.around(engine, "allreduce_gradients", log.apart, ours.before_reduction, ours.after_reduction)
     zero = importlib.import_module("deepspeed.runtime.zero.stage_1_and_2").DeepSpeedZeroOptimizer
     hooks.around(zero, "reduce_ipg_grads", log.apart, ours.before_reduction, ours.after_reduction)
