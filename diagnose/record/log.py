@@ -159,8 +159,9 @@ class Log:
         self.saving_depth = 0
         #: How many operations that the job has named (an evaluation, a save) run now, one within another.
         self.named_depth = 0
-        #: The models that were put into evaluation, and those that were still in it at a backward, so that it says nothing.
-        self.evaluated: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: The models that were put into evaluation, by id (to ask a set of these takes long in each compute), and those that were
+        #: still in it at a backward, so that it says nothing.
+        self.evaluated: dict[int, weakref.ref[Any]] = {}
         self.left_in_evaluation: weakref.WeakSet[Any] = weakref.WeakSet()
         #: The loader's iterator that the training reads from.
         self.training_input: Callable[[], Any] = lambda: None
@@ -227,7 +228,7 @@ class Log:
         return (
             bool(self.evaluated)
             and (source is None or self.training_input() is not source)
-            and any(map(is_in_evaluation, self.evaluated))
+            and any(map(is_in_evaluation, self._evaluated()))
         )
 
     def note_evaluated(self, model: Any) -> None:
@@ -235,11 +236,14 @@ class Log:
         if self.is_outside() or model in self.left_in_evaluation:
             return
         if any(parameter.requires_grad for parameter in model.parameters()):
-            self.evaluated.add(model)
+            self.evaluated[id(model)] = weakref.ref(model)
+
+    def _evaluated(self) -> list[Any]:
+        return [model for found in self.evaluated.values() if (model := found()) is not None]
 
     def trains(self) -> None:
         """Note a backward: what is in evaluation nevertheless (frozen layers, a second model, all that is tuned) tells nothing."""
-        left = [model for model in self.evaluated if is_in_evaluation(model)]
+        left = [model for model in self._evaluated() if is_in_evaluation(model)]
         self.evaluated.clear()
         if left:
             self.left_in_evaluation.update(left)
@@ -319,7 +323,8 @@ class Log:
 
     def begin_given(self, op: Op, microbatch: int) -> Compute:
         """Begin a compute where its batch came from a loader: what lies between (a teacher, a copy to the GPU) is work on it."""
-        self.end_evaluation()
+        if self.evaluation is not None:
+            self.end_evaluation()
         is_given = self.reads and self.given_since is self.idle_since
         return self.begin(op, microbatch, mark=self.given_since if is_given else None)
 
