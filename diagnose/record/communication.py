@@ -50,10 +50,10 @@ def hook_communication(hooks: Hooks, log: Log, state: ParallelState, stage_ranks
     _hook_waits(hooks, log, dist.Work)
     if len(stage_ranks) > 1:
         own = _OwnTransfers(log, list(stage_ranks), dist)
-        hooks.around(dist.ProcessGroup, "send", log.inside, own.before_send, log.launch)
-        hooks.around(dist.ProcessGroup, "recv", log.inside, own.before_recv, log.launch)
+        hooks.around(dist.ProcessGroup, "send", log.apart, own.before_send, log.launch)
+        hooks.around(dist.ProcessGroup, "recv", log.apart, own.before_recv, log.launch)
         # Those who imported it by name are not seen: then its members are transfers of their own.
-        hooks.around(dist, "batch_isend_irecv", log.inside, own.before_batch, own.after_batch)
+        hooks.around(dist, "batch_isend_irecv", log.apart, own.before_batch, own.after_batch)
 
 
 def _hook_collective(
@@ -65,11 +65,8 @@ def _hook_collective(
         if log.step is None:
             return None
         is_within = log.current is not None
-        if log.in_transfer or (
-            is_within and (log.driver or log.waits_in is log.current or state.tp_size * state.cp_size > 1)
-        ):
-            log.step.n_left_out += 1  # part of what is noted already, or of a compute of several members
-            return None
+        if is_within and (log.driver or state.tp_size * state.cp_size > 1):
+            return None  # part of a compute of several members
         if not is_within and (log.is_outside() or log.evaluation is not None):
             return None  # of a checkpoint that is saved beside the training, of an evaluation, or the like
         if not is_within:
@@ -90,7 +87,7 @@ def _hook_collective(
             log.current.waits.append((noted.start, noted.end))  # else it holds the worker only where it is waited for
         log.watch(work, noted)
 
-    hooks.around(owner, name, log.inside, before, after)
+    hooks.around(owner, name, log.apart, before, after)
 
 
 def _n_elements(tensors: Any) -> int:
@@ -125,7 +122,7 @@ def _hook_waits(hooks: Hooks, log: Log, owner: Any) -> None:
             elif noted.is_within and log.step is not None:
                 log.step.collectives.append(noted)
 
-    hooks.around(owner, "wait", log.inside, before, after)
+    hooks.around(owner, "wait", log.apart, before, after)
 
 
 class _OwnTransfers:
@@ -154,7 +151,7 @@ class _OwnTransfers:
     def _note(self, group: Any, peer: int, ahead: Op, behind: Op) -> Transfer | None:
         """Note a transfer, alone or as a member of the batch that is being launched."""
         log = self.log
-        if log.step is None or log.in_transfer or log.driver in ("pipelining", "megatron"):
+        if log.step is None or log.driver in ("pipelining", "megatron"):
             return None
         member = self._member(group, peer, ahead, behind)
         if member is None:
@@ -165,7 +162,7 @@ class _OwnTransfers:
         return Transfer([member], log.clock.now(), log.n_computes)
 
     def before_batch(self, *_args: Any, **_kwargs: Any) -> None:
-        if self.log.driver not in ("pipelining", "megatron") and not self.log.in_transfer:
+        if self.log.driver not in ("pipelining", "megatron"):
             self.batch = Transfer([], self.log.clock.now(), self.log.n_computes)
 
     def after_batch(self, _token: None, works: Any) -> None:

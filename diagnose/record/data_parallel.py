@@ -63,6 +63,7 @@ def hook_data_parallel(hooks: Hooks, log: Log, autograd: "Autograd") -> None:
         autograd.before_replica,
         autograd.after_replica,
     )
+    hooks.around(torch.distributed.Reducer, "prepare_for_backward", log.inside, autograd.prepares)
     # Statistics of batch normalisation come from rank 0, for which the others wait in their forwards.
     hooks.around(
         torch.nn.parallel.DistributedDataParallel,
@@ -94,16 +95,19 @@ class Autograd:
             return
         self.forward = log.begin_given(Op.FORWARD, log.step.n_backwards)
 
-    def before_replica(self, module: Any, *_args: Any, **_kwargs: Any) -> bool:
-        """Begin a forward of DDP, whose backward will reduce gradients unless it is told not to."""
+    def before_replica(self) -> bool:
+        """Begin a forward of DDP."""
         if self.log.evaluates():
             self.log.note_evaluation()
             return True
         if self.log.inside.on:
             self.begin_forward()
-            if not self.log.driver:
-                self.reductions.expected = bool(module.require_backward_grad_sync)
         return False
+
+    def prepares(self) -> None:
+        """The next backward reduces gradients at its end: DDP prepares, or its user does after a forward under `no_sync`."""
+        if not self.log.driver:
+            self.reductions.expected = True
 
     def after_replica(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
         """A forward of the training ends where the backward begins: the loss is part of it."""
@@ -178,22 +182,22 @@ class Autograd:
     def begin_wait(self) -> Mark | None:
         """A wait of FSDP for parameters or gradients begins."""
         log = self.log
-        if log.driver:
+        if log.driver or (log.current is None and not self._begins_with_wait()):
             return None
-        current = log.current
-        if current is None:
-            if log.evaluates():
-                log.note_evaluation()
-                return None
-            if not log.inside.on:
-                return None
+        if not log.apart.on:
+            return None  # a part of one
+        log.apart.on = False
+        return log.clock.now()
+
+    def _begins_with_wait(self) -> bool:
+        """Begin the forward that first of all waits; False where it is none of the training."""
+        log = self.log
+        if log.evaluates():
+            log.note_evaluation()
+        elif log.inside.on:
             self.begin_forward()
             self.is_sharded = True
-            current = log.current
-        if log.waits_in is current:
-            return None  # a part of one
-        log.waits_in = current
-        return log.clock.now()
+        return log.current is not None
 
     def begin_wait_for_member(self, result: Any) -> Mark | None:
         """A wait for another tensor-parallel member begins: under FSDP, whose waits are taken out of computes, it may be for one.
@@ -205,25 +209,36 @@ class Autograd:
 
     def end_wait(self, start: Mark | None, _result: Any) -> None:
         """The wait is over: it is part of the compute that it began in."""
+        if start is None:
+            return
         log = self.log
-        if start is not None and log.waits_in is not None:
-            log.waits_in.waits.append((start, log.clock.now()))
-            log.waits_in = None
+        log.apart.on = log.inside.on
+        if log.current is not None:
+            log.current.waits.append((start, log.clock.now()))
 
 
 def _hook_sharded(hooks: Hooks, log: Log, autograd: Autograd) -> None:
     """Note where FSDP, of either kind, waits for parameters and gradients."""
     from torch.distributed import _functional_collectives
     from torch.distributed.fsdp import _runtime_utils
-    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group, _fsdp_state, _fully_shard
 
-    for name in ("unshard", "wait_for_unshard", "post_backward", "finalize_backward"):
-        hooks.around(_fsdp_param_group.FSDPParamGroup, name, log.beside, autograd.begin_wait, autograd.end_wait)
+    # Not what these call for each collective: what a hook takes is taken as often as it runs.
+    waits = [
+        *((_fsdp_param_group.FSDPParamGroup, name) for name in ("pre_forward", "pre_backward", "post_backward")),
+        (_fsdp_state.FSDPState, "_root_post_backward_final_callback"),
+        (_fully_shard.FSDPModule, "unshard"),
+        (_fully_shard._UnshardHandleImpl, "wait"),  # noqa: SLF001
+        *(
+            (_runtime_utils, name)
+            for name in ("_pre_forward_unshard", "_unshard", "_reduce_grad", "_post_backward_final_callback")
+        ),
+    ]
+    for owner, name in waits:
+        hooks.around(owner, name, log.beside, autograd.begin_wait, autograd.end_wait, log.reopen)
     pending = _functional_collectives.AsyncCollectiveTensor
     for name in ("trigger_wait", "wait"):
-        hooks.around(pending, name, log.inside, autograd.begin_wait_for_member, autograd.end_wait)
-    for name in ("_pre_forward_unshard", "_unshard", "_reduce_grad", "_post_backward_final_callback"):
-        hooks.around(_runtime_utils, name, log.beside, autograd.begin_wait, autograd.end_wait)
+        hooks.around(pending, name, log.apart, autograd.begin_wait_for_member, autograd.end_wait)
 
 
 class Clipping:

@@ -41,9 +41,12 @@ def hook_deepspeed(hooks: Hooks, log: Log, state: ParallelState, steps: Steps, a
     hooks.around(engine, "forward", log.inside, ours.before_forward)
     hooks.around(engine, "forward", log.between, steps.work_begins)
     hooks.around(engine, "forward", log.beside, log.before_evaluating, log.after_evaluating)
-    hooks.around(engine, "allreduce_gradients", log.inside, ours.before_reduction, ours.after_reduction)
+    hooks.around(
+        engine, "eval", log.always, lambda engine: log.note_evaluated(engine.module)
+    )  # has its own, not a module's
+    hooks.around(engine, "allreduce_gradients", log.apart, ours.before_reduction, ours.after_reduction)
     zero = importlib.import_module("deepspeed.runtime.zero.stage_1_and_2").DeepSpeedZeroOptimizer
-    hooks.around(zero, "reduce_ipg_grads", log.inside, ours.before_reduction, ours.after_reduction)
+    hooks.around(zero, "reduce_ipg_grads", log.apart, ours.before_reduction, ours.after_reduction)
     steps.follow_update(hooks, engine, "_take_model_step")
     clipping = Clipping(log)
     for module, owner, name in NORMS:
@@ -94,17 +97,15 @@ class _Engine:
     def before_reduction(self, *_args: Any, **_kwargs: Any) -> Mark | None:
         """Gradients are reduced, in or after a backward, be it the step's last or not: the ranks wait for each other."""
         log = self.log
-        if log.driver or log.in_transfer or log.step is None or not log.step.computes:
+        if log.driver or log.step is None or not log.step.computes:
             return None
-        log.in_transfer = True  # what is called within is noted here as one
-        return log.clock.now()
+        return log.begin_one()
 
     def after_reduction(self, start: Mark | None, _result: Any) -> None:
         log = self.log
         if start is None or log.step is None:
             return
-        log.in_transfer = False
-        end = log.clock.now()
+        end = log.end_one()
         compute = log.current or log.step.computes[-1]
         compute.waits.append((start, end))
         if compute.end is not None:
@@ -146,10 +147,8 @@ class _Pipeline:
         if not self.state.is_said:
             self.state.place(find_place(engine))
         self.state.schedule = "1f1b"
-        self.log.named_depth, self.log.in_transfer = (
-            0,
-            False,
-        )  # what an exception left behind, such as the end of the input
+        self.log.named_depth = 0  # what an exception left behind, such as the end of the input
+        self.log.reopen()
         self.log.driver = "deepspeed"
 
     def after_batch(self, _token: None, _result: Any) -> None:
@@ -179,26 +178,23 @@ class _Pipeline:
         def before(*_args: Any, **_kwargs: Any) -> Transfer | None:
             if not self._is_training():
                 return None
-            self.log.in_transfer = True
-            return Transfer([(op, -1, -1)], self.log.clock.now(), self.log.n_computes)
+            return Transfer([(op, -1, -1)], self.log.begin_one(), self.log.n_computes)
 
         return before
 
     def after_transfer(self, transfer: Transfer | None, _result: Any) -> None:
         if transfer is not None:
-            self.log.in_transfer = False
+            self.log.reopen()
             self.log.launch(transfer)
 
     def before_reduction(self, *_args: Any, **_kwargs: Any) -> Mark | None:
         if not self._is_training():
             return None
-        self.log.in_transfer = True
-        return self.log.clock.now()
+        return self.log.begin_one()
 
     def after_reduction(self, start: Mark | None, _result: Any) -> None:
         if start is not None:
-            self.log.in_transfer = False
-            self.log.note_reduction(start, self.log.clock.now())
+            self.log.note_reduction(start, self.log.end_one())
 
     def before_loading(self, *_args: Any, **_kwargs: Any) -> tuple[Op, int] | None:
         """The first and the last stage ask for input, whatever it comes from; what a data loader within waits is part of it."""

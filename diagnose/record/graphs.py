@@ -15,7 +15,7 @@ def hook_captures(hooks: Hooks, log: Log, graph: Any) -> None:
     """Pause while this class (`torch.cuda.CUDAGraph`) captures."""
 
     def begin(*_args: Any, **_kwargs: Any) -> None:
-        log.inside.on = log.beside.on = False
+        log.close_switches()
         log.step = log.current = None
         log.pending.clear()
         log.clock.pause()

@@ -93,8 +93,6 @@ class StepLog:
     n_retries: int = 0
     #: How many backwards have begun that autograd ran for no schedule.
     n_backwards: int = 0
-    #: Collectives within computes that are part of these.
-    n_left_out: int = 0
 
     @property
     def n_microbatches(self) -> int:
@@ -122,7 +120,6 @@ def merge(parts: list[StepLog]) -> StepLog:
         whole.others += part.others
         whole.evidence += part.evidence
         whole.lengths |= {n + n_microbatches: lengths for n, lengths in part.lengths.items()}
-        whole.n_left_out += part.n_left_out
     return whole
 
 
@@ -143,6 +140,8 @@ class Log:
         self.clock = clock
         #: On while a recorded step runs.
         self.inside = Switch()
+        #: On while a recorded step runs, but for what a hook notes as one: what that calls is not noted again.
+        self.apart = Switch()
         #: On also between a recorded step and its neighbours.
         self.beside = Switch()
         #: On after a step whose optimizers have run, where the next work begins the next one.
@@ -154,18 +153,15 @@ class Log:
         self.step: StepLog | None = None
         #: The compute that runs now.
         self.current: Compute | None = None
-        #: The compute in which a wait for other ranks has begun that a hook notes.
-        self.waits_in: Compute | None = None
         #: Who says what is a compute: "" (autograd does), "pipelining", "megatron" or "own".
         self.driver = ""
-        #: A transfer that is already noted runs; what it calls is not noted again.
-        self.in_transfer = False
         self.backward_depth = 0
         self.saving_depth = 0
         #: How many operations that the job has named (an evaluation, a save) run now, one within another.
         self.named_depth = 0
-        #: The models that were put into evaluation, and those that were still in it at a backward, so that it says nothing.
-        self.evaluated: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: The models that were put into evaluation, by id (to ask a set of these takes long in each compute), and those that were
+        #: still in it at a backward, so that it says nothing.
+        self.evaluated: dict[int, weakref.ref[Any]] = {}
         self.left_in_evaluation: weakref.WeakSet[Any] = weakref.WeakSet()
         #: The loader's iterator that the training reads from.
         self.training_input: Callable[[], Any] = lambda: None
@@ -197,7 +193,25 @@ class Log:
         self.backward_depth = self.saving_depth = 0  # what an exception left behind
         self.step.evidence += self.ahead
         self.ahead.clear()
-        self.inside.on = self.beside.on = True
+        self.inside.on = self.apart.on = self.beside.on = True
+
+    def close_switches(self) -> None:
+        """Note nothing of what runs now."""
+        self.inside.on = self.apart.on = self.beside.on = False
+
+    def begin_one(self) -> Mark:
+        """Mark where something begins that is noted as one."""
+        self.apart.on = False
+        return self.clock.now()
+
+    def end_one(self) -> Mark:
+        """Mark where it ends."""
+        self.reopen()
+        return self.clock.now()
+
+    def reopen(self) -> None:
+        """Note again what runs, after what was noted as one, or failed."""
+        self.apart.on = self.inside.on
 
     def is_training_thread(self) -> bool:
         """True on the thread that runs the steps; false on others of the job, which save or read ahead beside it."""
@@ -214,7 +228,7 @@ class Log:
         return (
             bool(self.evaluated)
             and (source is None or self.training_input() is not source)
-            and any(map(is_in_evaluation, self.evaluated))
+            and any(map(is_in_evaluation, self._evaluated()))
         )
 
     def note_evaluated(self, model: Any) -> None:
@@ -222,11 +236,14 @@ class Log:
         if self.is_outside() or model in self.left_in_evaluation:
             return
         if any(parameter.requires_grad for parameter in model.parameters()):
-            self.evaluated.add(model)
+            self.evaluated[id(model)] = weakref.ref(model)
+
+    def _evaluated(self) -> list[Any]:
+        return [model for found in self.evaluated.values() if (model := found()) is not None]
 
     def trains(self) -> None:
         """Note a backward: what is in evaluation nevertheless (frozen layers, a second model, all that is tuned) tells nothing."""
-        left = [model for model in self.evaluated if is_in_evaluation(model)]
+        left = [model for model in self._evaluated() if is_in_evaluation(model)]
         self.evaluated.clear()
         if left:
             self.left_in_evaluation.update(left)
@@ -274,10 +291,9 @@ class Log:
     def shut(self) -> None:
         """End the step; what comes before the next one still belongs to it."""
         self.end_evaluation()
-        self.inside.on = False
+        self.inside.on = self.apart.on = False
         self.current = None
         self.driver = ""
-        self.in_transfer = False
         self.pending.clear()
 
     def begin(self, op: Op, microbatch: int, virtual: int = 0, mark: Mark | None = None) -> Compute:
@@ -307,7 +323,8 @@ class Log:
 
     def begin_given(self, op: Op, microbatch: int) -> Compute:
         """Begin a compute where its batch came from a loader: what lies between (a teacher, a copy to the GPU) is work on it."""
-        self.end_evaluation()
+        if self.evaluation is not None:
+            self.end_evaluation()
         is_given = self.reads and self.given_since is self.idle_since
         return self.begin(op, microbatch, mark=self.given_since if is_given else None)
 

@@ -170,15 +170,15 @@ class _Megatron:
         """Take together what one call of a schedule communicates, be it in several parts."""
         if not self._enter() or self.batch is not None:
             return None
-        self.log.in_transfer = True
-        self.batch = Transfer([], self.log.clock.now(), self.log.n_computes)
+        self.batch = Transfer([], self.log.begin_one(), self.log.n_computes)
         return self.batch
 
     def after_call(self, transfer: Transfer | None, _result: Any) -> None:
         """Note what was waited for within the call; what is waited for later has been noted already."""
         if transfer is None:
             return
-        self.batch, self.log.in_transfer = None, False
+        self.batch = None
+        self.log.reopen()
         if transfer.members:
             self.log.launch(transfer)
 
@@ -211,14 +211,12 @@ class _Megatron:
     def before_reduction(self, *_args: Any, **_kwargs: Any) -> Mark | None:
         if not self._enter():
             return None
-        self.log.in_transfer = True  # the collectives within are noted here as one
-        return self.log.clock.now()
+        return self.log.begin_one()  # the collectives within
 
     def after_reduction(self, start: Mark | None, _result: Any) -> None:
         if start is None or self.log.step is None:
             return
-        self.log.in_transfer = False
-        self.log.note_reduction(start, self.log.clock.now())
+        self.log.note_reduction(start, self.log.end_one())
 
 
 def _tensors(found: Any) -> list[Any]:

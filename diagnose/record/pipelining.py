@@ -138,13 +138,11 @@ class _Pipelining:
         """Sharded stages reduce their gradients after the last backward."""
         if not (self._is_ours() and self.reductions.is_sharded(stage.submod)):
             return None
-        self.log.in_transfer = True  # what is called within is noted here as one
-        return self.log.clock.now()
+        return self.log.begin_one()
 
     def after_reduce(self, start: Any, _result: Any) -> None:
         if start is not None:
-            self.log.in_transfer = False
-            self.log.note_reduction(start, self.log.clock.now())
+            self.log.note_reduction(start, self.log.end_one())
 
     def before_listing(self, op: Op) -> Any:
         def before(stage: Any, chunk_id: int, *_args: Any, **_kwargs: Any) -> tuple[Op, int, int]:

@@ -476,8 +476,8 @@ class Recorder:
     def _switch_off(self) -> None:
         """Have the hooks that are in place note nothing."""
         self._is_on = False
-        for switch in (self._log.inside, self._log.beside, self._log.between, self._log.always):
-            switch.on = False
+        self._log.close_switches()
+        self._log.between.on = self._log.always.on = False
         self._log.step = None
 
     def _note_microbatch(self, index: int | None, tokens: float | None, doc_lengths: Sequence[int] | None) -> None:

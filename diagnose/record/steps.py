@@ -245,7 +245,7 @@ class Steps:
         if self.is_paused and (self._window is None or self._window[0] != window):
             window = None
         if window is None:
-            log.inside.on = log.beside.on = False
+            log.close_switches()
             log.step = None
             log.ahead.clear()
             rests = not self.follows and self.on_end is None and self._found[2] is None
@@ -349,10 +349,11 @@ def hook_steps(hooks: Hooks, log: Log, steps: Steps) -> None:
     hooks.around(dataloader._BaseDataLoaderIter, "__next__", between, steps.batch_is_asked_for)  # noqa: SLF001
     hooks.around(torch.nn.parallel.DistributedDataParallel, "forward", between, steps.work_begins)
     hooks.around(torch.autograd, "backward", between, steps.training_begins)
-    from torch.distributed.fsdp import _runtime_utils
+    from torch.distributed.fsdp import FSDPModule, _runtime_utils
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group
 
-    hooks.around(_fsdp_param_group.FSDPParamGroup, "unshard", between, steps.work_begins)
+    hooks.around(FSDPModule, "unshard", between, steps.work_begins)
+    hooks.around(_fsdp_param_group.FSDPParamGroup, "pre_forward", between, steps.work_begins)
     hooks.around(_runtime_utils, "_pre_forward_unshard", between, steps.work_begins)
     from torch.distributed.pipelining import schedules
 

@@ -43,7 +43,6 @@ class RecordedRows:
     documents: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
     #: Where in `documents` those of each of `tokens` end; `has_documents` is 0 where nothing is known of them.
     document_ends: array = dataclasses.field(default_factory=lambda: array("q"))  # type: ignore[type-arg]
-    n_left_out: int = 0
 
     def add(self, step: StepLog, rows: list[OperationRow]) -> None:
         """Add the rows of one step."""
@@ -71,7 +70,6 @@ class RecordedRows:
             self.microbatch.append(row.microbatch)
             self.virtual.append(row.virtual)
             self.loads.append(load_of.get(row.microbatch, -1) if row.microbatch >= 0 else -1)
-        self.n_left_out += step.n_left_out
 
     def __len__(self) -> int:
         return len(self.optype)
@@ -160,7 +158,7 @@ def _table(kept: RecordedRows, state: ParallelState, metadata: dict[str, Any]) -
         columns["doc_lengths"] = documents.take(pa.array(loads, mask=~((loads >= 0) & is_known[loads])))
     said = {
         "diagnose.job": {"unit": "s"} | metadata | state.metadata(),
-        "diagnose.recorder": {"collectives_within_computes": kept.n_left_out},  # of this rank alone
+        "diagnose.recorder": {},  # that this is one rank of several
     }
     footer = {key: json.dumps(value, sort_keys=True, default=str) for key, value in said.items()}
     return pa.table(columns).replace_schema_metadata(footer)

@@ -224,8 +224,6 @@ def test_calls():
     class Hooked:
         """What is hooked does nothing."""
 
-        require_backward_grad_sync = False
-
         def forward(self):
             """A forward."""
 

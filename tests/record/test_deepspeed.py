@@ -46,6 +46,41 @@ def test_accumulation_is_one_step(tmp_path):
         )
 
 
+def test_an_evaluation_by_batch(tmp_path, monkeypatch):
+    """Batches of an evaluation that are read outside `no_grad` are none of the training, although the engine has its own `eval`."""
+    import deepspeed
+    import torch
+
+    from diagnose.record import Recorder
+
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_SIZE": "1", "DS_ACCELERATOR": "cpu"}
+    for name, value in alone.items():
+        monkeypatch.setenv(name, value)
+    deepspeed.init_distributed(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1, auto_mpi_discovery=False
+    )
+    try:
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters())
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config={"train_batch_size": 2})
+        with Recorder(tmp_path / "trace", sample=1.0) as recorder:
+            recorder.follow_optimizer()
+            for i, batch in enumerate(torch.utils.data.DataLoader(torch.ones(8, 2), batch_size=2)):
+                engine.backward(engine(batch).sum())
+                engine.step()
+                if i == 1:
+                    engine.eval()
+                    for other in torch.utils.data.DataLoader(torch.ones(6, 2), batch_size=2):
+                        with torch.no_grad():
+                            engine(other)
+                    engine.train()
+    finally:
+        torch.distributed.destroy_process_group()
+    rows = pq.read_table(next((tmp_path / "trace").rglob("rank-00000.parquet"))).to_pandas()
+    assert rows[rows.optype == "eval"].step.tolist() == [1]
+    assert rows[rows.optype == "forward-compute"].step.tolist() == [0, 1, 2, 3]
+
+
 def test_a_pipeline_is_one(tmp_path):
     """Each rank has its place of the grid, each microbatch its computes, and each message its row at both ends."""
     rows, job = run("deepspeed-pipeline", "evaluation", tmp_path / "job")

@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
 
 from diagnose.record import Recorder  # noqa: E402 - only where there is torch
+from diagnose.record.log import MANY  # noqa: E402 - the same
 
 
 def read(folder):
@@ -71,6 +72,68 @@ def test_a_step_may_be_a_function(tmp_path):
         one()
         one()
     assert sorted(set(read(tmp_path / "trace").step)) == [0, 1]
+
+
+def waits_of(recorder):
+    """Count what each compute of this step has waited for, of this rank's log."""
+    return [len(compute.waits) for compute in recorder._log.step.computes]
+
+
+def test_what_fsdp_waits_for(tmp_path):
+    """A layer waits once before its forward, its backward and its gradients, whatever that calls, and where the job asks for it."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(3)])
+        for layer in model:
+            fully_shard(layer, mesh=init_device_mesh("cpu", (2,)))
+        fully_shard(model)
+        with Recorder(tmp_path, sample=1.0) as recorder, recorder.step():
+            model(torch.ones(2, 4)).sum().backward()
+            assert waits_of(recorder) == [3, 3 + 2 + 1], (
+                "the first layer's gradients, whose input has none, are reduced at the end"
+            )
+            model[0].unshard()
+            model[1].unshard(async_op=True).wait()
+            model(torch.ones(2, 4)).sum().backward()
+            assert waits_of(recorder)[2:] == [1 + 2 + 3, 6], (
+                "what is gathered at once is waited for at once, and the rest once more"
+            )
+            with pytest.raises(RuntimeError):
+                model[1](torch.ones(2, 5))
+            assert recorder._log.apart.on, "what comes after a forward that failed is noted"
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def backwards_of_ddp(models):
+    """Give the backwards of a step: the forward under `no_sync`, reduced or not, or beside that of a model that is not reduced."""
+    first, second = models
+    with first.no_sync():
+        loss = first(torch.ones(1, 2)).sum()
+    yield loss, False
+    with first.no_sync():
+        loss = first(torch.ones(1, 2)).sum()
+    first.reducer.prepare_for_backward([])  # as `Accelerator.trigger_sync_in_backward` does, and Lightning
+    yield loss, True
+    output = first(torch.ones(1, 2))
+    with second.no_sync():
+        loss = second(output).sum()  # a generator's loss, for which its discriminator gets no gradients
+    yield loss, True
+
+
+def test_which_backwards_reduce(tmp_path, one_rank):
+    """A backward reduces gradients at its end where DDP has prepared for it, whatever `no_sync` said in the last forward."""
+    models = [torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2)) for _ in range(2)]
+    with Recorder(tmp_path, sample=1.0) as recorder, recorder.step():
+        for loss, reduces in backwards_of_ddp(models):
+            n_before = len(recorder._log.step.collectives)
+            loss.backward()
+            noted = recorder._log.step.collectives[n_before:]
+            assert [one.n_elements == MANY for one in noted] == [True] * reduces
 
 
 def test_what_stops_the_host(tmp_path):
