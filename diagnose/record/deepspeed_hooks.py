@@ -196,10 +196,10 @@ class _Pipeline:
         if start is not None:
             self.log.note_reduction(start, self.log.end_one())
 
-    def before_loading(self, *_args: Any, **_kwargs: Any) -> tuple[Op, int] | None:
+    def before_loading(self, *_args: Any, **_kwargs: Any) -> tuple[Op | str, int] | None:
         """The first and the last stage ask for input, whatever it comes from; what a data loader within waits is part of it."""
         return self.log.begin_named(Op.DATA_LOAD) if self._is_training() else None
 
-    def after_loading(self, begun: tuple[Op, int] | None, _result: Any) -> None:
+    def after_loading(self, begun: tuple[Op | str, int] | None, _result: Any) -> None:
         if begun is not None:
             self.log.end_named(begun)

@@ -154,7 +154,7 @@ def _hook_saving(hooks: Hooks, log: Log) -> None:
 
 def hook_pause(hooks: Hooks, log: Log, owner: Any, name: str, op: Op) -> None:
     """Note calls on the training's thread that are no training, such as an evaluation."""
-    running: list[tuple[Op, int]] = []
+    running: list[tuple[Op | str, int]] = []
 
     def before(*_args: Any, **_kwargs: Any) -> None:
         if log.is_training_thread():

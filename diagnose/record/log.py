@@ -86,7 +86,7 @@ class StepLog:
     #: Optimizer and clipping.
     others: list[tuple[Op, Mark, Mark]] = dataclasses.field(default_factory=list)
     #: Pauses on the host's clock: type, start and end in nanoseconds.
-    evidence: list[tuple[Op, int, int]] = dataclasses.field(default_factory=list)
+    evidence: list[tuple[Op | str, int, int]] = dataclasses.field(default_factory=list)
     #: By microbatch: tokens, sum of squared document lengths (NaN where unknown), document lengths.
     lengths: dict[int, tuple[float, float, list[int] | None]] = dataclasses.field(default_factory=dict)
     #: Retries of the allocator while it ran.
@@ -174,7 +174,7 @@ class Log:
         self.given_since: Mark | None = None
         self.pending: dict[int, tuple[Any, Transfer | Collective]] = {}
         #: Pauses that belong to the step that comes next: waits for its input, and what stops its first forward.
-        self.ahead: deque[tuple[Op, int, int]] = deque(maxlen=MAX_PAUSES)
+        self.ahead: deque[tuple[Op | str, int, int]] = deque(maxlen=MAX_PAUSES)
         self.thread = threading.get_ident()
         #: How many retries of the allocator there were since it was last asked.
         self.count_retries: Callable[[], int] = int
@@ -267,7 +267,7 @@ class Log:
         if is_evaluation:
             self.note_evaluation()
 
-    def begin_named(self, op: Op) -> tuple[Op, int]:
+    def begin_named(self, op: Op | str) -> tuple[Op | str, int]:
         """Note that something begins which somebody has named, and which is no compute; `end_named` gets what this gives."""
         self.end_evaluation()
         self.named_depth += 1
@@ -275,7 +275,7 @@ class Log:
         self.reads |= op == Op.DATA_LOAD
         return op, time.perf_counter_ns()
 
-    def end_named(self, begun: tuple[Op, int]) -> None:
+    def end_named(self, begun: tuple[Op | str, int]) -> None:
         """Note that it ends; within another it is part of that."""
         self.named_depth = max(self.named_depth - 1, 0)
         if not self.named_depth:
@@ -381,7 +381,7 @@ class Log:
         self.ahead += [pause for pause in self.step.evidence if pause[1] >= since_ns]
         self.step.evidence = [pause for pause in self.step.evidence if pause[1] < since_ns]
 
-    def pause(self, op: Op, start_ns: int, end_ns: int) -> None:
+    def pause(self, op: Op | str, start_ns: int, end_ns: int) -> None:
         """Note what the training did instead of computing; a wait for input before a step is that step's."""
         if op == Op.DATA_LOAD and not self.inside.on:
             self.ahead.append((op, start_ns, end_ns))

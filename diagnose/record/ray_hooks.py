@@ -25,7 +25,7 @@ def hook_ray_train(hooks: Hooks, log: Log) -> None:
     Within a report the workers wait for each other. Where one of them saves before it reports, that is no logging of the others.
     """
     owner = importlib.import_module(TRAIN).TrainContext
-    running: list[tuple[Op, int]] = []
+    running: list[tuple[Op | str, int]] = []
 
     def before(_context: Any, _metrics: Any, checkpoint: Any = None, *_args: Any, **_kwargs: Any) -> None:
         if log.is_training_thread():

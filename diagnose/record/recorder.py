@@ -313,7 +313,8 @@ class Recorder:
         Parameters
         ----------
         optype : str
-            `"forward-compute"`, `"backward-compute"`, or any other type of the trace format.
+            `"forward-compute"`, `"backward-compute"`, or any other type of the trace format. A name of your own, as `"rollout"`, is
+            work that occupies the worker.
         microbatch, chunk : int
             Of a compute.
         """
@@ -497,14 +498,12 @@ class Recorder:
         step.lengths[len(step.lengths) if index is None else index] = (float(n_tokens), squares, lengths)
 
     def _begin_operation(self, optype: str, microbatch: int, chunk: int) -> Any:
-        if optype not in BY_NAME:
-            raise ValueError(f"operation type {optype!r}; expected one of {', '.join(BY_NAME)}")
-        op, log = BY_NAME[optype], self._log
+        op, log = BY_NAME.get(optype, optype), self._log
         if op in (Op.FORWARD, Op.DATA_LOAD):
             self._steps.work_begins()
         if op in (Op.BACKWARD, Op.WEIGHT):
             self._steps.training_begins()
-        if op in EVIDENCE:
+        if isinstance(op, str) or op in EVIDENCE:
             return log.begin_named(op)
         if op == Op.OPTIMIZER:
             self._steps.before_optimizer(optype)
@@ -527,7 +526,7 @@ class Recorder:
             log.end(token)
             return
         op, start = token
-        if op in EVIDENCE:
+        if isinstance(op, str) or op in EVIDENCE:
             log.end_named(token)
         elif op == Op.OPTIMIZER:
             self._steps.after_optimizer(NAMES[op])

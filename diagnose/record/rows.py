@@ -68,10 +68,13 @@ def list_operations(step: StepLog) -> list[OperationRow]:
         OperationRow(optype, on_device, start, max(end - start, 0), microbatch, virtual)
         for optype, start, end, microbatch, virtual in sorted(found)
     ]
-    evidence = sorted(step.evidence)
+    evidence = sorted(step.evidence, key=lambda pause: (isinstance(pause[0], str), pause))
     rows += [
         OperationRow(
-            NAMES[op], on_device=False, start_ns=start - _shift(start, computes, waits, at), duration_ns=end - start
+            op if isinstance(op, str) else NAMES[op],
+            on_device=False,
+            start_ns=start - _shift(start, computes, waits, at),
+            duration_ns=end - start,
         )
         for op, start, end in evidence
     ]

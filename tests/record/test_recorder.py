@@ -235,11 +235,12 @@ def test_operations_of_ones_own(tmp_path):
             loss = (weight * 2).sum()
         with recorder.operation("backward-compute", microbatch=3):
             loss.backward()
-        with recorder.operation("checkpoint"):
-            time.sleep(0.001)
+        for name in ("checkpoint", "rollout"):
+            with recorder.operation(name):
+                time.sleep(0.001)
     rows = read(tmp_path)
-    assert rows.optype.tolist() == ["backward-compute", "forward-compute", "checkpoint"]
-    assert rows.mb_id.tolist() == [3, 3, -1] and set(rows.stage) == {1}
+    assert rows.optype.tolist() == ["backward-compute", "forward-compute", "checkpoint", "rollout"]
+    assert rows.mb_id.tolist() == [3, 3, -1, -1] and set(rows.stage) == {1}
 
 
 def hooked():
