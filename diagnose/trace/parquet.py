@@ -294,10 +294,12 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
     step, dp, stage = (columns.integers(column) for column in ("step", "dp_rank", "stage"))
     start_s, duration_s = columns.seconds("start_ts"), columns.seconds("duration")
     codes, names = _strings(table, "optype", name)
+    if not BY_NAME.keys() >= set(names):  # types that are not known are listed
+        codes, names = _order_of_appearance(codes, names)
     host: Ints | None = None
     host_names: tuple[str, ...] = ()
     if "host" in table.column_names:
-        host, host_names = _strings(table, "host", name)
+        host, host_names = _order_of_appearance(*_strings(table, "host", name))
     return Rows(
         step=step,
         dp=dp,
@@ -408,7 +410,7 @@ def _strings(table: pa.Table, of: str, name: str) -> tuple[Ints, tuple[str, ...]
         codes = codes.astype(np.int64) if codes.dtype.kind == "u" else codes
         parts.append(codes if missing is None else np.where(missing, -1, codes.astype(np.int64)))
     codes = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return _order_of_appearance(codes, names)
+    return codes, names
 
 
 def _order_of_appearance(codes: Ints, names: tuple[str, ...]) -> tuple[Ints, tuple[str, ...]]:
