@@ -183,9 +183,9 @@ def _find_factors(
     draws = None if costs is None else _relative_to_step(costs.ratio)
     by_rank = 1.0 if costs is None or draws is None or not costs.of_ranks else draws
     own_s = even_s if draws is None else even_s / draws  # who has more work is not slow
-    drawn, more = measure_draws(own_s[:, 0][:, :, order]), 1.0 if draws is None else nan_median(draws, axis=0)
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, optimizer_tells = find_usual_durations(observed, by_step, order, n_stages)
+    drawn, more = measure_draws(own_s[:, 0][:, :, order]), 1.0 if draws is None else nan_median(draws, axis=0)
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = find_slow_steps(pace)
     workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn)
