@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op, of_types
 from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
-from diagnose.trace.labels import count_rows, cut_rows, look_up, number_combinations
+from diagnose.trace.labels import count_rows, cut_rows, look_up, number_combinations, small_type
 from diagnose.trace.lost_rows import number_by_labels
 from diagnose.trace.placement import find_positions
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
@@ -128,7 +128,7 @@ def _find_cells(
         n_cells = (len(op) + 1) * n_steps * n_dp
         if n_cells <= MAX_CELLS_PER_ROW * len(rows) + SPARE_CELLS:
             # Nodes vary fastest: rows of one worker and step mostly lie together in the file, and so do their cells.
-            cell = at[0].astype(np.int32 if n_cells < 2**31 else np.int64)
+            cell = at[0].astype(small_type(n_cells))
             np.multiply(cell, n_dp, out=cell)
             np.add(cell, at[1], out=cell, casting="unsafe")
             np.multiply(cell, len(op) + 1, out=cell)
@@ -196,14 +196,14 @@ def _find_nodes(rows: Rows, at: RowIndex, n_stages: int) -> tuple[NDArray[Any], 
     """Number the operations that occur: node of each row (one too many for evidence), type, stage, seq, and rows of each."""
     assert rows.seq is not None
     n_seq = int(rows.seq.max()) + 1
-    key = rows.op.astype(np.int32)
+    key = rows.op.astype(small_type((int(rows.op.max()) + 1) * n_stages * n_seq))
     key *= n_stages
     key += at[2]
     key *= n_seq
-    key += rows.seq.astype(np.int32, copy=False)
+    np.add(key, rows.seq, out=key, casting="unsafe")
     counts = count_rows(key, max(int(key.max()) + 1, int(min(EVIDENCE)) * n_stages * n_seq))
     used = np.flatnonzero(counts[: int(min(EVIDENCE)) * n_stages * n_seq])
-    lookup = np.full(len(counts), len(used), dtype=np.int32)
+    lookup = np.full(len(counts), len(used), dtype=small_type(len(used)))
     lookup[used] = np.arange(len(used))
     place, number = np.divmod(used, n_seq)
     op, stage = np.divmod(place, n_stages)

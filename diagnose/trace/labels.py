@@ -28,17 +28,23 @@ def number_labels(values: NDArray[Any]) -> tuple[Ints, NDArray[Any], Ints]:
     """
     low, high = int(values.min()), int(values.max())
     if high - low < MAX_LABEL_RANGE:
-        # What int32 cannot hold wraps around, twice; the difference is small.
-        offset = np.subtract(values, np.asarray(low, values.dtype), dtype=np.int32, casting="unsafe")
+        # What a small type cannot hold wraps around, twice; the difference is small.
+        small = small_type(high - low)
+        offset = np.subtract(values, np.asarray(low, values.dtype), dtype=small, casting="unsafe")
         counts = count_rows(offset, high - low + 1)
         labels = np.flatnonzero(counts)
         if len(labels) == len(counts):
             return labels + low, offset, counts
-        lookup = np.zeros(len(counts), dtype=np.int32)
+        lookup = np.zeros(len(counts), dtype=small)
         lookup[labels] = np.arange(len(labels))
         return labels + low, look_up(lookup, offset), counts[labels]
     labels, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     return labels.astype(np.int64), index, counts
+
+
+def small_type(most: int) -> type[np.signedinteger[Any]]:
+    """Give a type in which numbers up to `most` take little memory; not the smallest, which hardly any arithmetic fits into."""
+    return next(of for of in (np.int16, np.int32, np.int64) if most <= np.iinfo(of).max)
 
 
 def count_rows(index: NDArray[Any], n: int) -> Ints:

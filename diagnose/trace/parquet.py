@@ -69,6 +69,8 @@ JOB_KEY = "diagnose.job"
 RECORDING_KEY = "diagnose.recording"
 #: Rows in which names are looked for at a time.
 CODES_AT_A_TIME = 1 << 16
+#: Rows read at a time, at least.
+ROWS_AT_A_TIME = 1 << 20
 #: How a row is called that says no type.
 NO_TYPE = "(null)"
 
@@ -119,7 +121,7 @@ def _read_table(
 ) -> tuple[pa.Table, NDArray[np.int32] | None]:
     """Read some columns: all rows, or those of some steps with their numbers in the file."""
     if steps is None:
-        return file.read(columns=columns, use_threads=True), None
+        return _read_all(file, columns), None
     parts, numbers, first = [], [], 0
     for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=columns):
         found, missing = read_numbers(batch.column("step"))
@@ -135,6 +137,34 @@ def _read_table(
     del parts, batch
     pa.default_memory_pool().release_unused()
     return table, np.concatenate(numbers)
+
+
+def _read_all(file: pq.ParquetFile, columns: list[str]) -> pa.Table:
+    """Read all rows, some row groups at a time, numbers into one piece: what reading needs besides is used again for the next."""
+    n_of_group = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+    parts = np.cumsum([0, *n_of_group])[:-1] // ROWS_AT_A_TIME
+    if not parts.any():
+        return file.read(columns=columns, use_threads=True)
+    n_rows, first = sum(n_of_group), 0
+    types = {name: file.schema_arrow.field(name).type for name in columns}
+    numbers = {name: np.empty(n_rows, of.to_pandas_dtype()) for name, of in types.items() if pa.types.is_primitive(of)}
+    missing: dict[str, Bools] = {}
+    others: dict[str, list[pa.Array]] = {name: [] for name in columns if name not in numbers}
+    for part in np.unique(parts):
+        table = file.read_row_groups(np.flatnonzero(parts == part).tolist(), columns=columns, use_threads=True)
+        here = slice(first, first + len(table))
+        for name, values in numbers.items():
+            values[here], none = read_numbers(table[name])
+            if none is not None:
+                missing.setdefault(name, np.zeros(n_rows, dtype=bool))[here] = none
+        for name, chunks in others.items():
+            chunks.extend(table[name].chunks)
+        first += len(table)
+    found = {name: pa.chunked_array(chunks, types[name]) for name, chunks in others.items()}
+    for name, values in numbers.items():
+        there = pa.py_buffer(np.packbits(~missing[name], bitorder="little")) if name in missing else None
+        found[name] = pa.Array.from_buffers(types[name], first, [there, pa.py_buffer(values)])
+    return pa.table(found)
 
 
 def strings_in(footer: Any) -> list[str]:
@@ -264,10 +294,12 @@ def _rows(table: pa.Table, footer: dict[bytes, bytes], name: str) -> Rows:
     step, dp, stage = (columns.integers(column) for column in ("step", "dp_rank", "stage"))
     start_s, duration_s = columns.seconds("start_ts"), columns.seconds("duration")
     codes, names = _strings(table, "optype", name)
+    if not BY_NAME.keys() >= set(names):  # types that are not known are listed
+        codes, names = _order_of_appearance(codes, names)
     host: Ints | None = None
     host_names: tuple[str, ...] = ()
     if "host" in table.column_names:
-        host, host_names = _strings(table, "host", name)
+        host, host_names = _order_of_appearance(*_strings(table, "host", name))
     return Rows(
         step=step,
         dp=dp,
@@ -378,7 +410,7 @@ def _strings(table: pa.Table, of: str, name: str) -> tuple[Ints, tuple[str, ...]
         codes = codes.astype(np.int64) if codes.dtype.kind == "u" else codes
         parts.append(codes if missing is None else np.where(missing, -1, codes.astype(np.int64)))
     codes = parts[0] if len(parts) == 1 else np.concatenate(parts)
-    return _order_of_appearance(codes, names)
+    return codes, names
 
 
 def _order_of_appearance(codes: Ints, names: tuple[str, ...]) -> tuple[Ints, tuple[str, ...]]:

@@ -21,7 +21,7 @@ from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, without_microbatches
-from diagnose.whatif.components.worker import find_slow_workers, measure_draws, slow_throughout, slow_with
+from diagnose.whatif.components.worker import Draws, find_slow_workers, measure_draws, slow_throughout, slow_with
 from diagnose.whatif.computes import gather_computes, gather_seconds
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
@@ -182,11 +182,13 @@ def _find_factors(
     costs = read_token_costs(observed, even_s)
     draws = None if costs is None else _relative_to_step(costs.ratio)
     by_rank = 1.0 if costs is None or draws is None or not costs.of_ranks else draws
+    own_s = even_s if draws is None else even_s / draws  # who has more work is not slow
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, optimizer_tells = find_usual_durations(observed, by_step, order, n_stages)
+    drawn, more = measure_draws(own_s[:, 0][:, :, order]), 1.0 if draws is None else nan_median(draws, axis=0)
     pace = by_step / typical_s[:, :, None, None]
     step_ratio = find_slow_steps(pace)
-    workers = _find_workers(even_s, typical_s, pace, step_ratio, order, optimizer_tells, draws)
+    workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn)
     if workers.slow.any() and not optimizer_tells.any():
         # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
         quick = np.where(workers.ratio > 1.0, np.nan, by_step)
@@ -194,14 +196,14 @@ def _find_factors(
         typical_s = np.where(of_quick > 0, of_quick, typical_s)
         pace = by_step / typical_s[:, :, None, None]
         step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace))
-        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, optimizer_tells, draws, workers.ratio)
+        workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn, workers.ratio)
     uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
     left = _without_workers(uneven_s, typical_s, step_ratio, workers)
     own_places = find_own_places(left, n_stages)
     microbatches = find_microbatches(left if own_places is None else left / own_places, by_rank)
     if (error := microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
-        workers = _find_workers(even_s, typical_s, pace, step_ratio, order, optimizer_tells, draws, workers.ratio)
+        workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn, workers.ratio)
         left = _without_workers(uneven_s, typical_s, step_ratio, workers)
         microbatches = find_microbatches(left if own_places is None else left / own_places, by_rank)
     left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
@@ -218,16 +220,12 @@ def _find_workers(
     step_ratio: Seconds,
     order: Ints,
     told: Bools,
-    draws: Seconds | None,
+    drawn: Draws,
     known: Seconds | None = None,
 ) -> _Workers:
-    """Find slow workers; `order` puts the steps in time, `draws` is how long microbatches are by their tokens."""
+    """Find slow workers; `order` puts the steps in time, `drawn` says how far microbatches put a pace off."""
     n_stages = len(told)
-    if draws is not None:  # who has more work is not slow
-        compute_s = compute_s / draws
-        pace = pace / nan_median(draws, axis=0)
     excess = np.log(np.maximum(pace / step_ratio[:, None, :, None], TINY_RATIO))  # (2, n_virtual, n_steps, n_dp)
-    drawn = measure_draws(compute_s[:, 0][:, :, order])
     known = None if known is None else np.log(known[:, :, order])
     worker_log, slow = find_slow_workers(excess[:, :, order], n_stages, told, drawn, known)
     worker_log = worker_log[:, :, np.argsort(order)]

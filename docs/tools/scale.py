@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from matplotlib.figure import Figure
 
 from docs.tools.shell import ROOT
+from tests.benchmarks.processes import Process, spend
 
 SOURCE = ROOT.parent / "shared/artifact/trace-AR.parquet"
 PICTURE = ROOT / "docs/pictures/scale.png"
@@ -74,12 +75,9 @@ def _measure(path: Path) -> Run:
     """Diagnose a job in a process of its own."""
     n_ops = pq.read_metadata(path).num_rows
     memory = ["--memory", SAMPLED_MEMORY] if n_ops > SAMPLED_OPS else []
-    silent = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
     command = [sys.executable, "-m", "diagnose", str(path), "--format", "json", *memory]
-    _, status, usage = os.wait4(os.posix_spawn(sys.executable, command, os.environ, file_actions=silent), 0)
-    if os.waitstatus_to_exitcode(status):
-        raise click.ClickException(f"{' '.join(command)}: exit code {os.waitstatus_to_exitcode(status)}")
-    return Run(n_ops, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+    cost = spend(Process(command, ROOT, os.environ), path.with_suffix(".json"))
+    return Run(n_ops, cost.cpu_s, cost.peak_bytes)
 
 
 def _draw(runs: list[Run]) -> None:

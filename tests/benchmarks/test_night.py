@@ -149,13 +149,16 @@ def spend_night(source: Path, url: str) -> tuple[dict, float, int]:
     return json.loads(out), time.perf_counter() - began_s, peak[0]
 
 
-def test_a_night(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_night(kind: str, request: pytest.FixtureRequest, corpus: Path, tmp_path: Path) -> None:
     """Every job has its row once, with what `diagnose` alone says of it; what the night costs is printed."""
     paths = sorted(corpus.glob("*.parquet"))
     assert len(paths) == N_JOBS
     quarter = tmp_path / "quarter.txt"
     quarter.write_text("".join(f"{path}\n" for path in paths[::4]))
     url = f"sqlite:///{tmp_path}/night.db"
+    if kind == "postgresql":
+        url = fresh_database(request.getfixturevalue("postgres_server"))
     import_s, first_s, alone = one_by_one(paths[::2])
     _, quarter_s, _ = spend_night(quarter, f"sqlite:///{tmp_path}/quarter.db")
     night, night_s, peak_bytes = spend_night(corpus, url)
@@ -180,7 +183,7 @@ def test_a_night(corpus: Path, tmp_path: Path) -> None:
     share = night["store_s"] / night["took_s"]
     growth = (night_s / N_JOBS) / (quarter_s / len(paths[::4]))
     busy = worked_s / 2 / night_s
-    print(f"\n\n{N_JOBS} jobs, {n_ops / 1e6:.0f} million operations, 2 workers, SQLite")
+    print(f"\n\n{N_JOBS} jobs, {n_ops / 1e6:.0f} million operations, 2 workers, {kind}")
     print(f"  night                        {night_s:8.1f} s  {N_JOBS / night_s:6.2f} jobs a second")
     print(
         f"  a night of every fourth job  {quarter_s:8.1f} s  a job of the whole night takes {growth:.2f} of one there"

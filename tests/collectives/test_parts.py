@@ -11,7 +11,7 @@ from diagnose.judge.collectives import judge_collectives
 from diagnose.judge.collectives_beside import _is_same, _is_worker, _name
 from diagnose.judge.collectives_hang import find_hang
 from diagnose.judge.collectives_layout import find_layout
-from diagnose.judge.collectives_waits import measure_waits
+from diagnose.judge.collectives_waits import _vary, measure_waits
 from diagnose.judge.rules import load_rules
 from diagnose.model.collectives import COMPLETED, NONE, SCHEDULED, Collectives, Communicator
 from diagnose.model.place import Where, Worker
@@ -216,3 +216,10 @@ def test_a_slow_group_is_told_with_the_seconds_of_each_operation(tmp_path) -> No
     for slow in found.collectives.slow_groups:
         assert slow.more_s == pytest.approx(12 * (slow.transfer_s - slow.usual_s), rel=0.01)
         assert 0.0 < slow.share < 1.0
+
+
+def test_how_much_two_ranks_wait_by_chance() -> None:
+    """Of calls that take one rank longer by 1 in half of the parts of a recording, chance is as large as what they add up to."""
+    longer = np.repeat([1.0, -1.0] * 4, 5)
+    table = SimpleNamespace(seconds=np.stack([2.0 + longer, np.full(40, 2.0)], axis=1))
+    assert _vary(table) == pytest.approx(5.0 * np.sqrt(8.0))  # type: ignore[arg-type]

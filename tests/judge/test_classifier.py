@@ -15,7 +15,7 @@ import pytest
 
 from diagnose.errors import RuleError
 from diagnose.judge import classifier as module
-from diagnose.judge.checked_json import take_numbers
+from diagnose.judge.checked_json import take_integers, take_numbers
 from diagnose.judge.classifier import Prediction, load_classifier, logistic, read_classifier, round_input
 from diagnose.judge.trees import Trees
 from diagnose.model.feature import Feature
@@ -347,3 +347,10 @@ def test_diagnosing_needs_no_scikit_learn() -> None:
     code = "import sys, diagnose.judge.classifier as c; c.load_classifier(); print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert not {"sklearn", "scipy", "pandas", "pyarrow"} & set(found.stdout.split())
+
+
+def test_the_number_that_is_out_of_bounds_is_named() -> None:
+    """One on a bound is inside."""
+    assert take_integers({"a": [0, 5]}, "a", "x", low=0, high=5) == [0, 5]
+    with pytest.raises(ValueError, match="x/a/2: '6'; expected an integer from 0 to 5"):
+        take_integers({"a": [0, 5, 6]}, "a", "x", low=0, high=5)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from diagnose.judge.log import join_log, judge_log
+from diagnose.judge.log_causes import _find_data
 from diagnose.model.cause import Cause, When
 from diagnose.model.place import Where, Worker
 from diagnose.model.trace import Job
@@ -164,3 +165,11 @@ def test_ranks_are_evidence_at_their_place() -> None:
     found, _, _ = join_log(causes, facts_of(slow_ranks=(RANK,)), RULES, steps=np.arange(150, 160), recorded_s=2.0)
     assert [item.text for item in found[0].evidence if item.source == "log"] == [RANK.text]
     assert found[1].evidence == ()
+
+
+@pytest.mark.parametrize(("n", "told"), [(3, False), (4, True)])
+def test_waits_for_data_are_told_of_a_few_lines(n: int, *, told: bool) -> None:
+    """Three lines of a log are too few to say what its steps wait for."""
+    facts = facts_of(When("constant"))
+    few = dataclasses.replace(facts, iterations=facts.iterations[:n], step_s=facts.step_s[:n], parts={"data": 0.5})
+    assert [found.cause for found in _find_data(few)] == ["data-loading"] * told

@@ -1,8 +1,11 @@
 """Which member of a slow worker is said to be late."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
-from diagnose.judge.members import describe_member
+from diagnose.judge.members import describe_member, name_member
 from diagnose.model.members import LateMember
 from diagnose.model.place import Worker
 
@@ -40,3 +43,25 @@ def test_a_member_that_nobody_knows(measured: tuple) -> None:
     said = describe_member("worker-fault/late_member", Worker(2, 3, 28), late)
     assert said.text == "which member of dp 2 stage 3 is slow is not known: they all end together"
     assert said.values == {"late_s": late.late_s, "late_share": late.late_share, "last_share": late.last_share}
+
+
+@pytest.mark.parametrize(
+    ("member", "hosts", "named"),
+    [
+        (1, ("a", "b"), Worker(2, 3, 29, "b", tp=5, cp=7)),
+        (None, ("a", "b"), Worker(2, 3, 28)),  # nobody knows which, and they run on two hosts
+        (None, ("a",), Worker(2, 3, 28, "a")),
+    ],
+)
+def test_a_worker_is_named_with_its_late_member(member: int | None, hosts: tuple[str, ...], named: Worker) -> None:
+    """By rank, host and place of the member that the others wait for; without one, by a host only where there is but one."""
+    members = SimpleNamespace(
+        hosts_of=lambda _dp, _stage: hosts,
+        host=lambda _dp, _stage, at: hosts[at],
+        rank=lambda _dp, _stage, at: 28 + at,
+        tp=np.array([4, 5]),
+        cp=np.array([6, 7]),
+    )
+    late = LateMember(member, reason="" if member else "they all end together")
+    assert name_member(Worker(2, 3, 28, "a"), members, (2, 3), late) == named  # type: ignore[arg-type]
+    assert name_member(Worker(2, 3, 28, "a"), None, (2, 3), None) == Worker(2, 3, 28, "a")

@@ -24,7 +24,7 @@ from diagnose.judge.describe import describe_rule
 from diagnose.judge.rule import Condition, Group, Rule, RuleTest, write_sentence
 from diagnose.judge.rule_file import SEVERITIES, read_rule
 from diagnose.judge.rules import built_in_rules, load_rules
-from diagnose.judge.yaml_file import MAX_BYTES, MAX_DEPTH
+from diagnose.judge.yaml_file import MAX_BYTES, MAX_DEPTH, read_mapping
 from diagnose.model.components import COMPONENTS
 from diagnose.model.feature import Feature, Features
 from tests.judge.cases import built_in, causes, diagnose_table, make, measured
@@ -357,6 +357,15 @@ def test_conditions_may_be_nested_so_deep_and_no_deeper(tmp_path: Path, depth: i
         assert "my-cause" in {rule.id for rule in load_rules(tmp_path).rules}
 
 
+@pytest.mark.parametrize(("depth", "faults"), [(79, []), (80, ["x.yaml:1: is not YAML (nested too deep)"])])
+def test_brackets_are_counted_before_anything_is_made_of_them(depth: int, faults: list[str]) -> None:
+    """The library that reads YAML goes as deep as a file says."""
+    found: list[str] = []
+    root = read_mapping(Path("x.yaml"), b"a: " + b"[" * depth + b"]" * depth, found, ("a",))
+    assert found == faults
+    assert (root is None) == bool(faults)
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -483,6 +492,13 @@ def test_a_sentence_has_value_share_and_threshold() -> None:
     """`{value}` has three digits, `{value%}` is in percent, `{threshold}` is the rule's."""
     condition = Condition("f", "at_least", 0.25, "{value}, {value%}, {threshold}, {value}", 1)
     assert write_sentence(condition, 1 / 3) == "0.333, 33.3%, 0.25, 0.333"
+
+
+def test_how_many_times_is_told_up_to_a_thousand() -> None:
+    """A ratio beyond that says no more; another number does."""
+    times, number = (Condition("f", "at_least", 1.0, text, 1) for text in ("{value} times", "{value} pauses"))
+    assert write_sentence(times, 43210.0) == "over 1,000 times"
+    assert "over" not in write_sentence(number, 43210.0)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,21 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "both ways give one half at log odds of 0",
     (
+        "diagnose/judge/collectives_hang.py",
+        "keys = np.stack([at[order], transfers[order]], axis=1) if len(order) else np.zeros((0, 2), dtype=np.int64)",
+        "2 -> 3",
+        0,
+    ): "it has no rows to take apart",
+    (
+        "diagnose/judge/log.py",
+        "if abs(math.log(facts.traced_s / recorded_s)) <= math.log(1.0 + CONTRADICTION):",
+        (
+            "abs(math.log(facts.traced_s / recorded_s)) <= math.log(1.0 + CONTRADICTION) "
+            "-> (abs(math.log(facts.traced_s / recorded_s)) < math.log(1.0 + CONTRADICTION))"
+        ),
+        0,
+    ): "another answer only where log and trace are just so far apart, to the last bit",
+    (
         "diagnose/judge/rest.py",
         "return max(waste if waste < NOISY_SHARE else waste - max(_measure_structure(analysis), 0.0), 0.0)",
         "waste < NOISY_SHARE -> (waste <= NOISY_SHARE)",
@@ -34,6 +49,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "1 -> 2",
         0,
     ): "only the nearest is read",
+    (
+        "diagnose/judge/telemetry.py",
+        "odds = cause.confidence / max(1.0 - cause.confidence, 1e-9) * (1.0 - part)",
+        "1e-9 -> 2e-09",
+        0,
+    ): "another answer only where a cause is surer than any is",
     (
         "diagnose/judge/unchecked.py",
         "if np.ptp(first_s) > SAME_START_S:",
@@ -50,11 +71,23 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where a gain is the least one to the last bit",
     (
+        "diagnose/trace/clocks.py",
+        "island = np.full(n_clocks, -1, dtype=np.int64)",
+        "1 -> 2",
+        0,
+    ): "any negative number says that no island is known yet",
+    (
         "diagnose/triage/store.py",
         "_MIGRATION_LOCK = 7_236_105",
         "7_236_105 -> 7236106",
         0,
     ): "any number that no other program locks by will do",
+    (
+        "diagnose/whatif/barriers.py",
+        "ROUNDING_S = 1e-9",
+        "1e-9 -> 2e-09",
+        0,
+    ): "sums in another order differ by a millionth of it",
     (
         "diagnose/whatif/barriers.py",
         "continue",
@@ -73,6 +106,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "np.abs(few[back:] - few[:-back]) <= tolerance_s -> (np.abs(few[back:] - few[:-back]) < tolerance_s)",
         0,
     ): "another answer only where two starts are apart by the tolerance to the last bit",
+    (
+        "diagnose/whatif/batches.py",
+        "few = start_s[p2p, : 1 + math.floor((1.0 - HELD_SHARE) * start_s.shape[1])]",
+        "1.0 -> 2.0",
+        0,
+    ): "more lanes are asked first; whoever is apart in the lanes asked later is so, too",
     (
         "diagnose/whatif/batches.py",
         "return values.reshape(n_nodes, -1)[:, ::stride]",
@@ -97,6 +136,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "np.abs(step) > MIN_OFFSET_SPREADS * spread -> (np.abs(step) >= MIN_OFFSET_SPREADS * spread)",
         0,
     ): "another answer only where a step of a clock is so many times its spread to the last bit: both may be 0, which is no step",
+    (
+        "diagnose/whatif/components/between_steps.py",
+        "if trace.step_origin_s is not None and len(trace.step_origin_s) > 1:",
+        "len(trace.step_origin_s) > 1 -> (len(trace.step_origin_s) >= 1)",
+        0,
+    ): "after the only step nobody knows what follows, either way",
     (
         "diagnose/whatif/components/between_steps.py",
         "shown = late_s[following][busy] >= SHOWN_SHARE * tail_s[busy]",
@@ -143,6 +188,15 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where a correlation is one half to the last bit",
     (
+        "diagnose/whatif/components/pause.py",
+        "pause_s = np.where(rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s, rest_s, 0.0)",
+        (
+            "rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s "
+            "-> (rest_s >= max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s)"
+        ),
+        0,
+    ): "another answer only where a compute is just so much longer, to the last bit",
+    (
         "diagnose/whatif/components/stage.py",
         "pace = np.nan_to_num(log.reshape(len(log), -1, n_stages, log.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)",
         "1 -> 2",
@@ -157,6 +211,18 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         ),
         0,
     ): "another answer only where the workers at once are just so many more than usual",
+    (
+        "diagnose/whatif/components/transfer.py",
+        "by_stage = [s[:, :, nan_median(s, axis=(0, 1)) <= TWO_LEVELS_RATIO * usual] for s in by_stage]",
+        "nan_median(s, axis=(0, 1)) <= TWO_LEVELS_RATIO * usual -> (nan_median(s, axis=(0, 1)) < TWO_LEVELS_RATIO * usual)",
+        0,
+    ): "another answer only where a median is just so many times the usual one, to the last bit",
+    (
+        "diagnose/whatif/components/worker.py",
+        "even = np.where(np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma, pace, own)",
+        "np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma -> (np.abs(own - pace) < ORDINARY_DEVIATIONS * sigma)",
+        0,
+    ): "another answer only where a step is off by just so many deviations, to the last bit",
     (
         "diagnose/whatif/contention.py",
         "[i * 2**32 + np.repeat(np.arange(len(r)), r.shape[1]) for r, (i, _, _) in zip(ratios, places, strict=True)]",
@@ -227,6 +293,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "both ends of a pair are of such types",
     (
+        "diagnose/whatif/observed.py",
+        "seen.add(before)",
+        "seen.add(before) -> pass",
+        0,
+    ): "a node is looked at again, with the same result: places only fall",
+    (
         "diagnose/whatif/occupied.py",
         "inside |= (start[before + 1] <= begins + slack) & (end[before + 1] >= ends - slack) & (start[before + 1] < ends)",
         "start[before + 1] <= begins + slack -> (start[before + 1] < begins + slack)",
@@ -238,6 +310,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "end[before] > begins + slack -> (end[before] >= begins + slack)",
         0,
     ): "another answer only where two times agree to the last bit",
+    (
+        "diagnose/whatif/overlaps.py",
+        "MAX_LANES = 64",
+        "64 -> 65",
+        0,
+    ): "a bound of cost: as many lanes, but one",
     (
         "diagnose/whatif/recorded.py",
         "here[self.computes[self.computes >= 0]] = True",
@@ -256,6 +334,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "stall > 0 -> (stall >= 0)",
         0,
     ): "a kind that has no seconds adds none",
+    (
+        "diagnose/whatif/replay.py",
+        "(ends,), (opening,) = _walk(graph, [own], delay, keep_all=False)",
+        "False -> True",
+        0,
+    ): "what is kept longer than needed is memory alone",
     (
         "diagnose/whatif/replay.py",
         "elif event.across_dp and (starts[2] is not starts[0] or starts[0].size > 1 or starts[0] != starts[1]):",
@@ -300,6 +384,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     ): "another answer only where a step takes just nothing: computes that take no time are left out before",
     (
         "diagnose/whatif/scenarios.py",
+        "return np.broadcast_to(lasting, (len(each) * len(p.block.steps), 1)).reshape(len(each), -1).T",
+        "1 -> 2",
+        1,
+    ): "numpy takes any negative number for the axis that is left",
+    (
+        "diagnose/whatif/scenarios.py",
         "with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:",
         "4 -> 5",
         0,
@@ -311,9 +401,27 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "whatever is below 0 is no recv",
     (
+        "diagnose/whatif/stalls.py",
+        "gaps = np.flatnonzero(lengths[:-1] > APART_RATIO * lengths[1:])",
+        "lengths[:-1] > APART_RATIO * lengths[1:] -> (lengths[:-1] >= APART_RATIO * lengths[1:])",
+        0,
+    ): "another answer only where one length is just so many times the other, to the last bit",
+    (
+        "diagnose/whatif/stalls.py",
+        "share = (inside_s + before_s) / np.maximum(np.nan_to_num(work_s, nan=1.0), TINY_S)",
+        "1.0 -> 2.0",
+        0,
+    ): "where there is no compute nothing stalls, whatever that is divided by",
+    (
         "diagnose/whatif/starts.py",
         "later = ends_s > self.ends_s[step]",
         "ends_s > self.ends_s[step] -> (ends_s >= self.ends_s[step])",
         0,
     ): "of rows that end at once either may be told",
+    (
+        "diagnose/whatif/token_costs.py",
+        "x = np.stack([column / column[there].mean() - 1.0 for column in columns])",
+        "1.0 -> 2.0",
+        0,
+    ): "what all microbatches of a step share is taken off later",
 }

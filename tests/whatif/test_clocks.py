@@ -9,8 +9,9 @@ import pytest
 
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.model.trace import Seconds
-from diagnose.whatif.clocks import correct_clocks
+from diagnose.model.optype import Op
+from diagnose.model.trace import Evidence, Seconds
+from diagnose.whatif.clocks import correct_clocks, correct_evidence
 from diagnose.whatif.scenarios import explore, prepare
 from tests.jobs import load
 from tests.judge.cases import culprits, diagnose_table, diagnosed, make, measure, measured, measured_file, set_column
@@ -114,6 +115,7 @@ def test_correcting_undoes_the_skew() -> None:
     (o,) = measured(spec).observed
     rng = np.random.default_rng(1)
     offset_s = rng.uniform(-0.01, 0.01, size=(spec.dp, spec.pp))
+    offset_s[0, 0] = 0.0  # one of them is right
     shift = offset_s.T[o.block.nodes.stage][:, None, :]
     late = dataclasses.replace(o.block, start_s=o.block.start_s + shift, end_s=o.block.end_s + shift)
     back = correct_clocks(late, offset_s)
@@ -121,3 +123,19 @@ def test_correcting_undoes_the_skew() -> None:
     np.testing.assert_allclose(back.start_s - origin_s, o.block.start_s, atol=1e-12)
     np.testing.assert_allclose(back.end_s - origin_s, o.block.end_s, atol=1e-12)
     assert correct_clocks(o.block, np.zeros((spec.dp, spec.pp))) is o.block
+
+
+def test_rows_are_put_on_the_clock_of_their_computes() -> None:
+    """A row that lies just where a compute lies does so after both are corrected, whatever begins the step then."""
+    spec = SPECS["blocking"]
+    (o,) = measured(spec).observed
+    block = dataclasses.replace(o.block, start_s=o.block.start_s + 1.0, end_s=o.block.end_s + 1.0)
+    offset_s = np.random.default_rng(1).uniform(0.1, 0.2, size=(spec.dp, spec.pp))
+    node, step, dp = 3, 2, 1
+    here = (node, step, dp)
+    place = (np.array([int(block.steps[step])]), np.array([dp]), np.array([int(block.nodes.stage[node])]))
+    times = np.array([block.start_s[here]]), np.array([block.end_s[here]])
+    row = correct_evidence(Evidence(np.array([Op.GC]), *place, *times), [block], offset_s)
+    corrected = correct_clocks(block, offset_s)
+    np.testing.assert_allclose((row.start_s[0], row.end_s[0]), (corrected.start_s[here], corrected.end_s[here]))
+    assert row.start_s[0] != times[0][0]

@@ -16,6 +16,8 @@ from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
+from diagnose.whatif.graph import Barrier
+from diagnose.whatif.waits import WaitGraph
 from tests.judge.cases import Measured, make, measure, measured
 
 BACKWARD, FORWARD = (Op.BACKWARD,), (Op.FORWARD,)
@@ -222,3 +224,18 @@ def test_blocking_transfers_hold_nobody_up() -> None:
     m = measured(dataclasses.replace(SPEC, p2p="blocking"))
     assert m.breakdown.queue_wait_s is None
     assert "queue" not in m.removal.present()
+
+
+def test_waits_of_some_steps_are_cut_with_them() -> None:
+    """Of waits that differ from step to step those of the steps stay; others are the same in all of them."""
+    (o,) = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=8, seed=1)).observed
+    n_steps, n_dp = o.block.start_s.shape[1:]
+    by_step = np.arange(n_steps * n_dp).reshape(n_steps, n_dp) % 3 == 0
+    lanes = (None, by_step[0], by_step)
+    graph = dataclasses.replace(o.graph, barriers={4: tuple(Barrier((0,), across_dp=False, lanes=of) for of in lanes)})
+    waits = WaitGraph(graph, {4: np.zeros((n_steps, n_dp))})
+    always, of_ranks, of_steps = (barrier.lanes for barrier in waits.graph_of(slice(0, n_steps, 3)).barriers[4])
+    assert always is None
+    np.testing.assert_array_equal(of_ranks, by_step[0])
+    np.testing.assert_array_equal(of_steps, by_step[::3])
+    assert waits.graph_of(slice(0, n_steps)) is graph

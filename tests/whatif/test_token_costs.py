@@ -15,7 +15,7 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Nodes, Seconds
-from diagnose.whatif.token_costs import _compare_optimizers, _fit_ranks, _gather
+from diagnose.whatif.token_costs import _compare_optimizers, _fit, _fit_ranks, _gather
 from tests.judge.cases import causes, measure
 
 JOB = JobSpec(pp=2, dp=4, microbatches=4, steps=16, noise=0.5, seed=29)
@@ -176,3 +176,11 @@ def test_the_quickest_stage_says_how_slow_the_optimizers_of_a_rank_are() -> None
     observed = SimpleNamespace(block=block, own=own)
     assert _compare_optimizers([observed], 4).tolist() == pytest.approx([1.0, 1.0, 1.5 / 1.05, 1.0])  # type: ignore[list-item]
     assert _compare_optimizers([], 4).tolist() == [1.0] * 4
+
+
+def test_a_column_that_would_save_time_costs_nothing() -> None:
+    """Where one price is below 0, the column that explains more by itself has all of it."""
+    tokens = np.array([[1.0, 2.0, 3.0, 4.0]])
+    columns = np.stack([tokens, tokens**2])
+    np.testing.assert_allclose(_fit(columns, 2.0 * columns[0] + 3.0 * columns[1]), [2.0, 3.0])
+    np.testing.assert_allclose(_fit(columns, columns[1] - 0.5 * columns[0]), [0.0, 1.0 - 0.5 * 100.0 / 354.0])

@@ -130,8 +130,9 @@ def find_microbatches(left: Seconds, told: Seconds | float = 1.0) -> Microbatche
     agree = stage_share is None or apart * np.sqrt(n) > CHANCE_DEVIATIONS
     if correlation < MIN_CORRELATION or not agree:
         return Microbatches(none, whole, correlation, spread, stage_share)
-    logs = logs - np.log(told)
-    halves = _halve(logs)
+    if np.ndim(told):  # else 1
+        logs = logs - np.log(told)
+        halves = _halve(logs)
     # One length explains all directions on every stage; a pause in one of them does not move the median of all.
     centered += [_center(of) for of in halves[2:]]
     slopes = [1.0, *(_slope_of(centered[0], of) for of in centered[1:])]
@@ -149,9 +150,10 @@ def _halve(logs: Seconds) -> Seconds:
 
     Shape (n_directions, 2, n_microbatches, n_steps, n_dp).
     """
-    there = np.isfinite(logs)
+    firsts, there = (0, 1) if logs.shape[1] > 1 else (0, 0), np.isfinite(logs)
+    if there.all():  # as in most jobs
+        return np.stack([logs[:, first::2].mean(axis=1) for first in firsts], axis=1)
     known = np.where(there, logs, 0.0)
-    firsts = (0, 1) if logs.shape[1] > 1 else (0, 0)
     n = np.stack([there[:, first::2].sum(axis=1) for first in firsts], axis=1)
     total = np.stack([known[:, first::2].sum(axis=1) for first in firsts], axis=1)
     return np.where(n > 0, total / np.maximum(n, 1), np.nan)

@@ -199,7 +199,8 @@ def slow_throughout(
         log = np.log(np.maximum(compute_s[:, stage::n_stages] / usual, TINY_RATIO))
         # Where all are slow nobody says how quick the quickest can be: then it is as quick as usual.
         peers = np.delete(log, slow, axis=-1)
-        apart = (peers[0] - peers[1])[np.isfinite(peers[0] - peers[1])]
+        apart = peers[0] - peers[1]
+        apart = apart[np.isfinite(apart)]
         noise = robust_deviation(apart) if apart.size else 0.0
         beyond = []  # what documents explain
         for dp in slow:

@@ -12,7 +12,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.components import Experts
 from diagnose.model.trace import Seconds
-from diagnose.whatif.components.expert import find_experts
+from diagnose.whatif.components.expert import _fit_tokens, find_experts
 from tests.judge.cases import causes, make, measure, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=5)
@@ -179,3 +179,13 @@ def test_a_slow_worker_beside_experts_that_ranks_share(
     assert found.gains.alone_s["worker"] == pytest.approx(make(spec, experts).truth.step_time_s, rel=0.003)
     assert set(causes(found.diagnosis)) <= {"worker-fault", "expert-imbalance"}
     assert found.breakdown.worker_ratio[:, place[1], :, place[0]].mean() == pytest.approx(1.5, rel=0.01)
+
+
+def test_a_load_that_tells_in_every_second_step_alone_tells_nothing() -> None:
+    """What half of the steps say is asked of the other half: there the same load makes computes shorter."""
+    load = np.random.default_rng(1).normal(size=(2, 1, 4, 40, 2))
+    way = np.where(np.arange(40) % 2 == 0, 0.01, -0.01)[:, None]
+    assert _fit_tokens(load, load * way) == (0.0, None)
+    explained, ratio = _fit_tokens(load, load * 0.01)
+    assert explained > 0.9
+    assert ratio is not None
