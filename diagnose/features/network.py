@@ -118,7 +118,9 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     rank_ratio = found["network.rank_ratio"].value
     is_alike = nearness > 0 and rank_ratio is not None and rank_ratio < ONE_RANK_RATIO
     doubt = CHANCE_DOUBT * max(nearness, float(once or is_alike), busy_doubt)
-    found["network.chance_doubt"] = Feature(ONE_HOST_DOUBT if on_one_cpu and nearness else doubt)
+    # Where all have one group and no links, places cannot tell a network from a host that is busy now and then.
+    of_host = ONE_HOST_DOUBT if nearness else CHANCE_DOUBT * (max(len(links), len(groups)) < 2)
+    found["network.chance_doubt"] = Feature(max(doubt, of_host) if on_one_cpu else doubt)
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)
     found["network.slow_computes"] = Feature(busy) if everywhere else Feature.missing("slow transfers have places")

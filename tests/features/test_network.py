@@ -66,6 +66,18 @@ def test_links_between_processes_of_one_host(repeats: float, on_one_cpu: bool, e
     assert measured["network.chance_doubt"].value == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("n_groups", "on_one_cpu", "expected"), [(1, True, 0.495), (2, True, 0.0), (1, False, 0.0)])
+def test_one_group_of_one_host_has_no_places(n_groups: int, on_one_cpu: bool, expected: float) -> None:
+    """Where all are one group, the same place is slow again whatever it is: as probably what else takes the host's cores."""
+    slow = dataclasses.replace(SlowPlaces.nowhere(n_groups, 2), repeats=0.9)
+    no_links = [[NAN, NAN]] * n_groups
+    found = dataclasses.replace(
+        transfers(no_links, group_ms=[9.0, 1.0][:n_groups], group_excess_ms=[9.0, 0.0][:n_groups]), slow=slow
+    )
+    measured = measure_network(found, components(), on_one_cpu=on_one_cpu)
+    assert measured["network.chance_doubt"].value == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(("is_one", "expected"), [(True, 0.9), (False, 0.165)])
 def test_who_measures_says_whether_there_is_a_network(is_one: bool, expected: float) -> None:
     """Features of a job know from its trace that all is on one host."""
