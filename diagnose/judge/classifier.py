@@ -44,24 +44,16 @@ class Contribution(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the classifier makes of a job.
+    """What the classifier makes of a job."""
 
-    Attributes
-    ----------
-    probability : dict of str to float
-        Calibrated, 0..1, by cause; a cause that training had no jobs of is absent.
-    score, bias : dict of str to float
-        Log odds before calibration; and what they are before any feature is looked at.
-    distance : float
-        To the most similar job of training.
-    unlike : str or None
-        Why the job is unlike any in training, and the probabilities therefore mean little; None where it is like some.
-    """
-
+    #: Calibrated, 0..1, by cause; a cause that training had no jobs of is absent.
     probability: dict[str, float]
+    #: `score`, `bias`: log odds before calibration; and what they are before any feature is looked at.
     score: dict[str, float]
     bias: dict[str, float]
+    #: To the most similar job of training.
     distance: float
+    #: Why the job is unlike any in training, and the probabilities therefore mean little; None where it is like some.
     unlike: str | None
     _contributions: dict[str, tuple[Contribution, ...]]
 

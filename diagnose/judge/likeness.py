@@ -24,24 +24,16 @@ LEAST_RANGE = 0.1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Likeness:
-    """Where the jobs of training lie, each feature as its rank among them.
+    """Where the jobs of training lie, each feature as its rank among them."""
 
-    Attributes
-    ----------
-    knots : list of (ndarray, ndarray)
-        For each input increasing values and their ranks, 0..1; empty where it was missing in all jobs. The first and the last
-        are the range in training.
-    prototypes : ndarray of float64, shape (n_prototypes, n_inputs)
-        Ranks of jobs that are far from each other; NaN where missing.
-    limit : float
-        Jobs up to this distance from the nearest prototype are like those of training,
-    reach : float
-        unless one feature is further than this outside of its range there (as a logarithm, see `place`).
-    """
-
+    #: For each input increasing values and their ranks, 0..1; empty where it was missing in all
+    #: jobs. The first and the last are the range in training.
     knots: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+    #: Shape (n_prototypes, n_inputs): ranks of jobs that are far from each other; NaN where missing.
     prototypes: NDArray[np.float64]
+    #: Jobs up to this distance from the nearest prototype are like those of training,
     limit: float
+    #: unless one feature is further than this outside of its range there (as a logarithm, see `place`).
     reach: float
 
     @classmethod

@@ -103,45 +103,28 @@ _KEPT = ("needs", "vetoes", "alternatives", "pictures", "dated_by_log", "classif
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rule:
-    """The room of one cause; `severity`, `check`, `check_cpu` and `false_positives` are empty where its file says nothing of them.
-
-    Attributes
-    ----------
-    severity : str
-        How bad the cause is as a rule; how bad it is in a job is what its gain says (`Severities`).
-    check : str
-        One line: how to make sure of it by hand.
-    check_cpu : str
-        The same for a job on CPUs, where that is another.
-    needs : tuple of str
-        Of `CAPABILITIES`: where a recording lacks one the cause is not checked.
-    vetoes : Group
-        Any of these that holds keeps the cause from being said, whatever the classifier says; what could not be measured does not.
-    alternatives : tuple of RuleAlternative
-        What else may explain the same seconds.
-    pictures : tuple of str
-        Of `PICTURES`: those that show the cause, the best first; empty: what its components show best.
-    dated_by_log : bool
-        A change of pace in a training log may be this cause's onset; False for what is so from the first step on.
-    classifier : tuple of str
-        Patterns of the features that the classifier is trained to see for this cause; none: all that it sees for others.
-    given : frozenset of str
-        The headings of its file.
-    """
+    """The room of one cause; `severity`, `check`, `check_cpu` and `false_positives` are empty where its file says nothing."""
 
     id: str
     title: str
     status: str
+    #: How bad the cause is as a rule; how bad it is in a job is what its gain says (`Severities`).
     severity: str
+    #: One line: how to make sure of it by hand.
     check: str
+    #: The same for a job on CPUs, where that is another.
     check_cpu: str
     who: str
     story: str
     components: tuple[str, ...]
     place: str
+    #: Of `CAPABILITIES`: where a recording lacks one the cause is not checked.
     needs: tuple[str, ...]
+    #: Of `PICTURES`: those that show the cause, the best first; empty: what its components show best.
     pictures: tuple[str, ...]
+    #: A change of pace in a training log may be this cause's onset; False for what is so from the first step on.
     dated_by_log: bool
+    #: Patterns of the features that the classifier is trained to see for this cause; none: all that it sees for others.
     classifier: tuple[str, ...]
     conditions: Group
     fixes: tuple[RuleFix, ...]
@@ -150,8 +133,12 @@ class Rule:
     source: str
     tests: tuple[RuleTest, ...]
     path: str
+    #: The headings of its file.
     given: frozenset[str] = frozenset()
+    #: Any of these that holds keeps the cause from being said, whatever the classifier says; what could not be measured does
+    #: not.
     vetoes: Group = NO_VETO
+    #: What else may explain the same seconds.
     alternatives: tuple[RuleAlternative, ...] = ()
 
     def replace(self, other: "Rule") -> "Rule":

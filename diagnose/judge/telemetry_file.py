@@ -22,40 +22,28 @@ _KIND = ("kind", "title", "check", "any", "part")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sign:
-    """One thing that can be seen in a metric of a suspect.
-
-    Attributes
-    ----------
-    metric : str
-    how : str
-        How it is read; `bits` are those that are meant.
-    above : bool
-        It is a sign when it is above that of the peers, and itself before; else when below.
-    by, by_ratio, of_slowdown : float
-        By how much at least: in the metric's unit, as a part of that of the peers, and as a part of what a clock would be lower by
-        that explains the slowdown. The largest counts.
-    at_least, at_most : float or None
-        What the value itself must be beside that.
-    alone : float or None
-        From where on it is a sign where nobody is there to compare with.
-    is_shared : bool
-        It is of something that all share, so that peers have it as well: `alone` counts whatever they have.
-    says, beside : str
-        The sentence, with {value}; and what follows it where there are peers, with {peers}.
-    """
+    """One thing that can be seen in a metric of a suspect."""
 
     name: str
     metric: str
+    #: How it is read; `bits` are those that are meant.
     how: How
     bits: int
+    #: It is a sign when it is above that of the peers, and itself before; else when below.
     above: bool
+    #: `by`, `by_ratio`, `of_slowdown`: by how much at least: in the metric's unit, as a part of that of the peers, and as a
+    #: part of what a clock would be lower by that explains the slowdown. The largest counts.
     by: float
     by_ratio: float
     of_slowdown: float
+    #: `at_least`, `at_most`: what the value itself must be beside that.
     at_least: float | None
     at_most: float | None
+    #: From where on it is a sign where nobody is there to compare with.
     alone: float | None
+    #: It is of something that all share, so that peers have it as well: `alone` counts whatever they have.
     is_shared: bool
+    #: `says`, `beside`: the sentence, with {value}; and what follows it where there are peers, with {peers}.
     says: str
     beside: str
 

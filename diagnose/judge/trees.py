@@ -18,34 +18,23 @@ LEAF = -1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trees:
-    """Boosted trees of one cause, all nodes in one row; children come after their parents, in the same tree.
+    """Boosted trees of one cause, all nodes in one row; children come after their parents, in the same tree."""
 
-    Attributes
-    ----------
-    baseline : float
-        Log odds without any tree.
-    roots : list of int
-        Node at which each tree begins.
-    feature, left, right : list of int
-        Input that a node looks at (`LEAF` where none), and its children.
-    threshold : list of float
-        Up to this value a job goes to the left.
-    missing_left : list of bool
-        Whether it goes there when the input is missing.
-    expected : list of float
-        Log odds of a leaf; elsewhere their mean over the jobs of training below the node.
-    bias : float
-        Baseline and the expected values of all roots.
-    """
-
+    #: Log odds without any tree.
     baseline: float
+    #: Node at which each tree begins.
     roots: list[int]
+    #: `feature`, `left`, `right`: input that a node looks at (`LEAF` where none), and its children.
     feature: list[int]
     left: list[int]
     right: list[int]
+    #: Up to this value a job goes to the left.
     threshold: list[float]
+    #: Whether it goes there when the input is missing.
     missing_left: list[bool]
+    #: Log odds of a leaf; elsewhere their mean over the jobs of training below the node.
     expected: list[float]
+    #: Baseline and the expected values of all roots.
     bias: float
 
     @classmethod

@@ -14,20 +14,13 @@ NO_GAIN = 1e-9
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Benefit:
-    """What comes back without the components of a cause.
+    """What comes back without the components of a cause."""
 
-    Attributes
-    ----------
-    gain : float
-        Part of the step time.
-    by_step : ndarray of float64, shape (n_steps,)
-        The same of each step, as part of the mean one.
-    after : tuple of str
-        Components that have to go first; empty: it is what comes back alone.
-    """
-
+    #: Part of the step time.
     gain: float
+    #: Shape (n_steps,): the same of each step, as part of the mean one.
     by_step: Seconds
+    #: Components that have to go first; empty: it is what comes back alone.
     after: tuple[str, ...] = ()
 
 

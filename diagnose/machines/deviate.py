@@ -24,17 +24,11 @@ Direction = Literal["falls", "rises"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scale:
-    """How a metric is compared.
+    """How a metric is compared."""
 
-    Attributes
-    ----------
-    least : float
-        Differences below it mean nothing: part of the usual level, or decades where `reference` is given.
-    reference : float
-        For what spreads over decades: the level, in its unit, below which nobody cares. 0: it is compared as it is.
-    """
-
+    #: Differences below it mean nothing: part of the usual level, or decades where `reference` is given.
     least: float
+    #: For what spreads over decades: the level, in its unit, below which nobody cares. 0: it is compared as it is.
     reference: float = 0.0
 
 

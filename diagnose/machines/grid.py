@@ -35,32 +35,21 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grid:
-    """All metrics of a span of time.
-
-    Attributes
-    ----------
-    hosts : tuple of str
-    from_s, to_s : float
-        Unix seconds.
-    bin_s, interval_s : float
-        Seconds of a bin, and from one sample to the next.
-    n_bins : int
-    levels : mapping of str to Level
-        Gauges and rates of counters, by metric.
-    series : mapping of str to sequence of Series
-        What they were made of, cut to the span.
-    last_s : ndarray of float64, shape (n_hosts,)
-        When each machine was last heard of.
-    """
+    """All metrics of a span of time."""
 
     hosts: tuple[str, ...]
+    #: `from_s`, `to_s`: Unix seconds.
     from_s: float
     to_s: float
+    #: `bin_s`, `interval_s`: seconds of a bin, and from one sample to the next.
     bin_s: float
     interval_s: float
     n_bins: int
+    #: Gauges and rates of counters, by metric.
     levels: dict[str, Level]
+    #: What they were made of, cut to the span.
     series: dict[str, list[Series]]
+    #: Shape (n_hosts,): when each machine was last heard of.
     last_s: Floats
 
     def time_of(self, at: int) -> float:

@@ -36,27 +36,18 @@ _USUAL: Final = 0.95
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Course:
-    """What the job did.
+    """What the job did."""
 
-    Attributes
-    ----------
-    state : str
-        See `JobState`.
-    metric : str or None
-        Which tells it.
-    work : ndarray of float64, shape (n_bins,)
-        How much of its usual work is done.
-    idle : ndarray of bool, shape (n_bins,)
-        Nobody works: a save, or a wait.
-    began, stopped, ended : int
-        Bins: the first with work; the first of those without that last to the end; the first without processes. `n_bins`
-        where that did not happen.
-    """
-
+    #: See `JobState`.
     state: JobState
+    #: Which tells it.
     metric: str | None
+    #: Shape (n_bins,): how much of its usual work is done.
     work: Floats
+    #: Shape (n_bins,): nobody works: a save, or a wait.
     idle: NDArray[np.bool_]
+    #: `began`, `stopped`, `ended`: bins: the first with work; the first of those without that last to the end; the first
+    #: without processes. `n_bins` where that did not happen.
     began: int
     stopped: int
     ended: int

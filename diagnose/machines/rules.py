@@ -55,35 +55,22 @@ class Evidence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MachineRule:
-    """One kind of fault.
-
-    Attributes
-    ----------
-    id, title : str
-    job : tuple of str
-        What the job may do meanwhile.
-    tells : tuple of Wanted
-        One of them is enough.
-    shows : tuple of Wanted
-        `least` of them together are enough; 0: they are only shown.
-    helps : tuple of Wanted
-        Shown as well.
-    never : tuple of Wanted
-        With one of these it is something else.
-    least : int
-    alone : bool
-        It counts only where nothing else explains why the job suffers.
-    do, mistaken_for : tuple of str
-    """
+    """One kind of fault."""
 
     id: str
     title: str
+    #: What the job may do meanwhile.
     job: tuple[JobState, ...]
+    #: One of them is enough.
     tells: tuple[Wanted, ...]
+    #: `least` of them together are enough; 0: they are only shown.
     shows: tuple[Wanted, ...]
+    #: Shown as well.
     helps: tuple[Wanted, ...]
+    #: With one of these it is something else.
     never: tuple[Wanted, ...]
     least: int
+    #: It counts only where nothing else explains why the job suffers.
     alone: bool
     do: tuple[str, ...]
     mistaken_for: tuple[str, ...]

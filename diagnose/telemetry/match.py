@@ -16,20 +16,13 @@ _NAMED = 6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machines:
-    """The machines of a job that telemetry has.
+    """The machines of a job that telemetry has."""
 
-    Attributes
-    ----------
-    called : mapping of str to str
-        The name of each in the telemetry, by its name in the trace.
-    missing : tuple of str
-        Machines of the job that the telemetry does not have, sorted.
-    cards : mapping of str to tuple of str
-        Cards of each machine, by its name in the telemetry, in order.
-    """
-
+    #: The name of each in the telemetry, by its name in the trace.
     called: Mapping[str, str]
+    #: Machines of the job that the telemetry does not have, sorted.
     missing: tuple[str, ...]
+    #: Cards of each machine, by its name in the telemetry, in order.
     cards: Mapping[str, tuple[str, ...]]
 
 

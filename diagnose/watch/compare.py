@@ -26,26 +26,17 @@ SLOWER = "unknown cause: steps longer than before"  # and then in which part of 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compared:
-    """What a window has, with what only the windows before it show.
+    """What a window has, with what only the windows before it show."""
 
-    Attributes
-    ----------
-    found : list of Found
-        Its causes, and one without a name where steps are longer than usual and no cause says why.
-    paces : Paces
-        With this window, where the job ran as usual in it.
-    step_s : float or None
-        Seconds of its steps, without planned work.
-    usual_s : float or None
-        The same of a usual step with its work; None where nobody knows.
-    is_compared : bool
-        True where a cause without a name that is not found is not there.
-    """
-
+    #: Its causes, and one without a name where steps are longer than usual and no cause says why.
     found: list[Found]
+    #: With this window, where the job ran as usual in it.
     paces: Paces
+    #: Seconds of its steps, without planned work.
     step_s: float | None
+    #: The same of a usual step with its work; None where nobody knows.
     usual_s: float | None = None
+    #: True where a cause without a name that is not found is not there.
     is_compared: bool = False
 
 

@@ -13,22 +13,15 @@ MOST_POINTS = 512
 
 
 class Curve(Struct, frozen=True, kw_only=True):
-    """Points of so many steps each, oldest first; the last one may be of fewer.
+    """Points of so many steps each, oldest first; the last one may be of fewer."""
 
-    Attributes
-    ----------
-    steps : tuple of int
-        The first step of each point.
-    sums, counts
-        Of the slowdowns that are known, and of the steps of each point.
-    n_each : int
-        Steps of a whole point.
-    """
-
+    #: The first step of each point.
     steps: tuple[int, ...] = ()
+    #: `sums`, `counts`: of the slowdowns that are known, and of the steps of each point.
     sums: tuple[float, ...] = ()
     known: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
+    #: Steps of a whole point.
     n_each: int = 1
 
     def add(self, steps: Sequence[int], slowdowns: Sequence[float | None]) -> "Curve":

@@ -38,50 +38,33 @@ class Told(Struct, frozen=True):
 
 
 class Course(Struct, frozen=True, kw_only=True):
-    """An episode, and what decides what becomes of it.
-
-    Attributes
-    ----------
-    episode : Episode
-    particulars : KeptCause
-        As the window said that had it last.
-    first_window, last_window : int
-        The first that counted for it, and that window.
-    n_gone : int
-        Windows that were looked at for it since, without it.
-    longest_gap : int
-        The most windows without it between two with it.
-    n_here, n_between : int
-        Windows with it, and without it between two with it.
-    told_gain : float
-        What it cost when it was told last.
-    n_grown : int
-        Windows in a row, up to now, in which it costs much more than that.
-    gone_step : int or None
-        The first step of the first window without it.
-    grown_s : tuple of float
-        When it was told to have grown.
-    told : Told
-    levels : tuple of (int, float)
-        The last windows that had it, and the seconds of a step in them.
-    called : tuple of (str, Where)
-        What the last windows that had it call it, and where they place it.
-    """
+    """An episode, and what decides what becomes of it."""
 
     episode: Episode
+    #: As the window said that had it last.
     particulars: KeptCause
+    #: `first_window`, `last_window`: the first that counted for it, and that window.
     first_window: int
     last_window: int
+    #: Windows that were looked at for it since, without it.
     n_gone: int = 0
+    #: The most windows without it between two with it.
     longest_gap: int = 0
+    #: `n_here`, `n_between`: windows with it, and without it between two with it.
     n_here: int = 1
     n_between: int = 0
+    #: What it cost when it was told last.
     told_gain: float
+    #: Windows in a row, up to now, in which it costs much more than that.
     n_grown: int = 0
+    #: The first step of the first window without it.
     gone_step: int | None = None
+    #: When it was told to have grown.
     grown_s: tuple[float, ...] = ()
     told: Told
+    #: The last windows that had it, and the seconds of a step in them.
     levels: tuple[tuple[int, float], ...] = ()
+    #: What the last windows that had it call it, and where they place it.
     called: tuple[tuple[str, Where], ...] = ()
 
     @property
@@ -103,29 +86,20 @@ class Episodes(Struct, frozen=True, kw_only=True):
 
 
 class Found(Struct, frozen=True, kw_only=True):
-    """A cause as a window has it.
-
-    Attributes
-    ----------
-    gain : float
-        Part of the step time of the window that comes back without it.
-    lasting_gain : float
-        The same of the steps that have it, where it begins or ends within the window: what a whole window with it would lose.
-    first_step : int
-        Its first step as far as the window can tell; it began and ended at `began_s` and `ended_s`, Unix seconds.
-    recovered_step : int or None
-        The first step without it again.
-    since_turn : Found or None
-        The same, dated by where the steps of the window get longer: for a cause that the windows before did not have.
-    """
+    """A cause as a window has it."""
 
     cause: KeptCause
+    #: Part of the step time of the window that comes back without it.
     gain: float
+    #: The same of the steps that have it, where it begins or ends within the window: what a whole window with it would lose.
     lasting_gain: float
+    #: Its first step as far as the window can tell; it began and ended at `began_s` and `ended_s`, Unix seconds.
     first_step: int
     began_s: float | None = None
     ended_s: float | None = None
+    #: The first step without it again.
     recovered_step: int | None = None
+    #: The same, dated by where the steps of the window get longer: for a cause that the windows before did not have.
     since_turn: "Found | None" = None
 
     def sighting(self, window: int) -> Sighting:

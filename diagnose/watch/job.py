@@ -36,37 +36,24 @@ BLIND_SHARE = 0.5
 
 
 class JobState(Struct, frozen=True, kw_only=True):
-    """What is kept of a job in the store.
-
-    Attributes
-    ----------
-    mark : Mark
-    n_windows : int
-        Diagnosed so far.
-    windows : tuple of Window
-        The last ones, oldest first.
-    curve : Curve
-        Slowdown by step since the start.
-    episodes : Episodes
-    paces : Paces
-    state, since_s, why
-        As of `WatchedJob`.
-    new_s : float or None
-        When the rows of its last window came, Unix seconds.
-    name, owner, family, n_gpus
-        Of the job, as its last diagnosis says; `family` is its framework and parallelism.
-    """
+    """What is kept of a job in the store."""
 
     mark: Mark = Mark()
+    #: Diagnosed so far.
     n_windows: int = 0
+    #: The last ones, oldest first.
     windows: tuple[Window, ...] = ()
+    #: Slowdown by step since the start.
     curve: Curve = Curve()
     episodes: Episodes = Episodes()
     paces: Paces = Paces()
+    #: `state`, `since_s`, `why`: as of `WatchedJob`.
     state: LiveState = "waiting"
     since_s: float = 0.0
     why: str = "nothing to diagnose yet"
+    #: When the rows of its last window came, Unix seconds.
     new_s: float | None = None
+    #: `name`, `owner`, `family`, `n_gpus`: of the job, as its last diagnosis says; `family` is its framework and parallelism.
     name: str = ""
     owner: str | None = None
     family: str = ""

@@ -27,21 +27,14 @@ MOST = 0.6
 
 
 class Pace(Struct, frozen=True):
-    """A window in which the job ran as usual.
+    """A window in which the job ran as usual."""
 
-    Attributes
-    ----------
-    step_s, work : float
-        Seconds of a step, and what it holds; 1 where nobody knows that.
-    gains : dict of str to float
-        What each cause costs, as a part of the step time.
-    parts_s : dict of str to float
-        Seconds of each part of a step, as its `Budget` has them; empty where nobody knows.
-    """
-
+    #: `step_s`, `work`: seconds of a step, and what it holds; 1 where nobody knows that.
     step_s: float
     work: float = 1.0
+    #: What each cause costs, as a part of the step time.
     gains: Mapping[str, float] = {}
+    #: Seconds of each part of a step, as its `Budget` has them; empty where nobody knows.
     parts_s: Mapping[str, float] = {}
 
 

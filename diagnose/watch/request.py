@@ -14,29 +14,19 @@ INTERVAL_S = 5.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRequest:
-    """What the user asks for.
+    """What the user asks for."""
 
-    Attributes
-    ----------
-    sources : tuple of str
-        Folders, files and globs, as `diagnose triage` takes them.
-    window_steps : int
-        Steps that are diagnosed together, of what is written step by step.
-    interval_s : float
-        Seconds between two looks.
-    once : bool
-        Diagnose what is there, and stop; else go on until somebody ends it.
-    telemetry : str or None
-        What the machines of all jobs measure: a file, a folder, or the address of a Prometheus server, asked for each window.
-    rules, min_speedup, memory_bytes
-        As in `Request`.
-    """
-
+    #: Folders, files and globs, as `diagnose triage` takes them.
     sources: tuple[str, ...]
+    #: Steps that are diagnosed together, of what is written step by step.
     window_steps: int = WINDOW_STEPS
+    #: Seconds between two looks.
     interval_s: float = INTERVAL_S
+    #: Diagnose what is there, and stop; else go on until somebody ends it.
     once: bool = False
+    #: What the machines of all jobs measure: a file, a folder, or the address of a Prometheus server, asked for each window.
     telemetry: str | None = None
+    #: `rules`, `min_speedup`, `memory_bytes`: as in `Request`.
     rules: Path | None = None
     min_speedup: float = MIN_SPEEDUP
     memory_bytes: int | None = None

@@ -13,51 +13,33 @@ from msgspec import Struct
 
 
 class Mark(Struct, frozen=True, kw_only=True):
-    """How far a job was read: kept in the store, so that a watch that is started again goes on from there.
+    """How far a job was read: kept in the store, so that a watch that is started again goes on from there."""
 
-    Attributes
-    ----------
-    start : str
-        Which start of the job, or which file.
-    position : int
-        The last step taken, the first byte not taken, or how many sessions were.
-    attempt : str
-        When the processes of that start began, as they say.
-    """
-
+    #: Which start of the job, or which file.
     start: str = ""
+    #: The last step taken, the first byte not taken, or how many sessions were.
     position: int | None = None
+    #: When the processes of that start began, as they say.
     attempt: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Delivery:
-    """What is diagnosed together.
+    """What is diagnosed together."""
 
-    Attributes
-    ----------
-    n_rows : int
-        Rows, lines or bytes of it, as its files count.
-    silent : tuple of int
-        Ranks that should be in it, and are not.
-    n_ranks : int or None
-        How many ranks the job has; None where nobody says it.
-    work : float or None
-        How much a step holds: tokens, or forward computes; None where nobody knows.
-    lay_out : callable
-        Gives a folder or file with these rows, and nothing else, while it is open.
-    mark : Mark
-        How far the job was read once this is taken.
-    restarts : bool
-        True where the job began again, so that step numbers may go back.
-    """
-
+    #: Rows, lines or bytes of it, as its files count.
     n_rows: int
+    #: Ranks that should be in it, and are not.
     silent: tuple[int, ...]
+    #: How many ranks the job has; None where nobody says it.
     n_ranks: int | None
+    #: How much a step holds: tokens, or forward computes; None where nobody knows.
     work: float | None
+    #: Gives a folder or file with these rows, and nothing else, while it is open.
     lay_out: Callable[[], contextlib.AbstractContextManager[Path]]
+    #: How far the job was read once this is taken.
     mark: Mark
+    #: True where the job began again, so that step numbers may go back.
     restarts: bool = False
 
 

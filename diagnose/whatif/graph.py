@@ -164,27 +164,18 @@ class Events:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Graph:
-    """Dependencies of a block's nodes.
+    """Dependencies of a block's nodes."""
 
-    Attributes
-    ----------
-    sources : Ragged, n_nodes rows
-        For each node the nodes whose end it waits for.
-    moves : Events
-        Every node once, in an order in which all that an event waits for comes before it.
-    barriers : dict of int to tuple of Barrier
-        Learned waits by waiter.
-    finals : tuple of int
-        Nodes whose latest end is the end of the step: the optimizers.
-    openers : frozenset of int
-        Nodes that wait for nothing but communication from the start of the step on; a negative transfer duration
-        can let them start before it, and then the step is that much longer.
-    """
-
+    #: Ragged, n_nodes rows: for each node the nodes whose end it waits for.
     sources: Ragged
+    #: Every node once, in an order in which all that an event waits for comes before it.
     moves: Events
+    #: Learned waits by waiter.
     barriers: dict[int, tuple[Barrier, ...]]
+    #: Nodes whose latest end is the end of the step: the optimizers.
     finals: tuple[int, ...]
+    #: Nodes that wait for nothing but communication from the start of the step on; a negative transfer duration can let them
+    #: start before it, and then the step is that much longer.
     openers: frozenset[int]
     #: What `levels.levels_of` works out, once; graphs that differ in lanes alone have it together.
     levels: list[Any] = dataclasses.field(default_factory=list, repr=False)

@@ -52,46 +52,32 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Level:
-    """Events of one level that move alike, one after the other in each array.
+    """Events of one level that move alike, one after the other in each array."""
 
-    Attributes
-    ----------
-    sources : Columns
-        What members wait for, by number, one row a member; behind all nodes stand the start of the step and minus infinity.
-    members : slice
-        Places among `Levels.members` of nodes that start; none where events await others.
-    member_at : Columns or None
-        Which of the members start with each event, one row an event; None where each is an event of its own, in their order.
-    awaits : Columns or None
-        Events that are awaited, by their place among those that are anywhere, one row an event.
-    numbers : slice
-        Numbers of the nodes that end their own time after.
-    completes_of : ndarray of int64 or None
-        After which event of the level; None where one ends after each, in their order.
-    awaited : ndarray of int64
-        Which of the events others await.
-    awaited_at : slice
-        Their places among those that are anywhere.
-    openers : ndarray of int64
-        Which of the members are `Graph.openers`.
-    barriers : tuple of (int, int, tuple of ndarray of int64)
-        Members with learned waits: which of the members, node, and for each of its barriers the numbers of its sources.
-    chains : tuple of (int, slice, slice)
-        Nodes one after the other, each of which waits for the one before alone: number of the first, one of those that end, and
-        numbers of the others and their places among `Levels.members`.
-    """
-
+    #: What members wait for, by number, one row a member; behind all nodes stand the start of the step and minus infinity.
     sources: Columns
+    #: Slice: places among `Levels.members` of nodes that start; none where events await others.
     members: slice
+    #: Which of the members start with each event, one row an event; None where each is an event of its own, in their order.
     member_at: Columns | None
+    #: Events that are awaited, by their place among those that are anywhere, one row an event.
     awaits: Columns | None
+    #: Slice: numbers of the nodes that end their own time after.
     numbers: slice
+    #: After which event of the level; None where one ends after each, in their order.
     completes_of: Ints | None
+    #: Which of the events others await.
     awaited: Ints
+    #: Slice: their places among those that are anywhere.
     awaited_at: slice
+    #: Which of the members are `Graph.openers`.
     openers: Ints
+    #: Tuple of (int, int, tuple of ndarray of int64): members with learned waits: which of the members, node, and for each of
+    #: its barriers the numbers of its sources.
     barriers: tuple[tuple[int, int, tuple[Ints, ...]], ...]
     across_dp: bool
+    #: Tuple of (int, slice, slice): nodes one after the other, each of which waits for the one before alone: number of the
+    #: first, one of those that end, and numbers of the others and their places among `Levels.members`.
     chains: tuple[tuple[int, slice, slice], ...]
 
     def start(
@@ -114,25 +100,17 @@ class Level:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Levels:
-    """All levels of a graph, in order.
-
-    Attributes
-    ----------
-    number : ndarray of int64, shape (n_nodes + 2,)
-        Where each node's end stands among all, which are in the order in which levels give them; behind those of nodes stand the
-        start of the step and minus infinity.
-    nodes : ndarray of int64, shape (n_nodes,)
-        The nodes in the order of their numbers.
-    members : ndarray of int64
-        The nodes that start, level by level; then those behind the first of a chain.
-    n_awaited : int
-        Events that others await.
-    """
+    """All levels of a graph, in order."""
 
     levels: tuple[Level, ...]
+    #: Shape (n_nodes + 2,): where each node's end stands among all, which are in the order in which levels give them; behind
+    #: those of nodes stand the start of the step and minus infinity.
     number: Ints
+    #: Shape (n_nodes,): the nodes in the order of their numbers.
     nodes: Ints
+    #: The nodes that start, level by level; then those behind the first of a chain.
     members: Ints
+    #: Events that others await.
     n_awaited: int
 
 

@@ -40,22 +40,15 @@ USUAL_SHARE = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Busy:
-    """Rows of one block that occupy the compute stream, those of a worker and step that touch as one.
+    """Rows of one block that occupy the compute stream, those of a worker and step that touch as one."""
 
-    Attributes
-    ----------
-    rows : Evidence
-        The rows, steps by index.
-    before_s : ndarray of float64, shape (n_nodes, n_steps, n_dp)
-        Seconds directly before an operation in which its worker was busy so, and had ended all else.
-    keys : Keys
-    union : Union
-        The time that the rows cover, in these keys.
-    """
-
+    #: The rows, steps by index.
     rows: Evidence
+    #: Shape (n_nodes, n_steps, n_dp): seconds directly before an operation in which its worker was busy so, and had ended all
+    #: else.
     before_s: Seconds
     keys: "Keys"
+    #: The time that the rows cover, in these keys.
     union: "Union"
 
     def within(self, block: Block, delay_s: OfNodes, nodes: Iterable[int], kind: int | None = None) -> list[Seconds]:

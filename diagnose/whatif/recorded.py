@@ -23,44 +23,34 @@ MOVES = tuple(int(op) for op in P2P)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recorded:
-    """A block's nodes by what they are for; -1 where there is none.
-
-    Attributes
-    ----------
-    computes : ndarray of int64, shape (3, n_virtual, n_microbatches)
-        By part (`diagnose.model.schedule.Part`). Backwards are whole, or the gradients of inputs where those of weights are there,
-        too: one a microbatch, or one for several.
-    moves : ndarray of int64, shape (len(MOVES), n_virtual, n_microbatches)
-        Transfers by the compute that they serve, those without a peer left out.
-    closings : tuple of int
-        All other nodes of the graph.
-    microbatches : ndarray of int64, shape (n_microbatches,)
-        Their numbers, rising.
-    last_compute : tuple of int, length n_stages
-    splits : bool
-        Whether the gradients of weights are computed apart.
-    beside : ndarray of bool, axes as in `computes`
-        Whether each runs at the same time as another of its worker, launched with that one once all is there that both wait for.
-    pieces : int
-        So many microbatches in turn are pieces of one.
-    positions : ndarray of int64, shape (n_virtual,)
-        Where in the model each model chunk stands.
-    variants : ndarray of float64, shape (3, n_virtual, n_microbatches)
-        How long each compute is against the ordinary one of its part and virtual stage, by what the schedule makes of it.
-    """
+    """A block's nodes by what they are for; -1 where there is none."""
 
     observed: Observed
     layout: Layout
     chunks: int
+    #: Shape (3, n_virtual, n_microbatches): by part (`diagnose.model.schedule.Part`). Backwards are whole, or the gradients of
+    #: inputs where those of weights are there, too: one a microbatch, or one for several.
     computes: Ints
+    #: Ndarray of int64, shape (len(MOVES), n_virtual, n_microbatches): transfers by the compute that they serve, those without
+    #: a peer left out.
     moves: Ints
+    #: All other nodes of the graph.
     closings: tuple[int, ...]
+    #: Shape (n_microbatches,): their numbers, rising.
     microbatches: Ints
+    #: Tuple of int, length n_stages.
     last_compute: tuple[int, ...]
+    #: Whether the gradients of weights are computed apart.
     splits: bool
+    #: Shape (n_virtual,): where in the model each model chunk stands.
     positions: Ints
+    #: Shape (3, n_virtual, n_microbatches): how long each compute is against the ordinary one of its part and virtual stage, by
+    #: what the schedule makes of it.
     variants: Seconds
+    #: Ndarray of bool, axes as in `computes`: whether each runs at the same time as another of its worker, launched with that
+    #: one once all is there that both wait for.
     beside: Bools
+    #: So many microbatches in turn are pieces of one.
     pieces: int = 1
 
     @property

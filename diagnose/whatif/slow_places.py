@@ -67,37 +67,25 @@ STRETCHES_SHARE = 0.6
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Lost:
-    """Seconds beyond ordinary transfers by place and step.
+    """Seconds beyond ordinary transfers by place and step."""
 
-    Attributes
-    ----------
-    ways : ndarray of float64, shape (2, n_stages, n_dp, n_steps)
-        Of links by their first stage, by direction: 0 as forwards go.
-    groups : ndarray of float64, shape (n_stages, n_steps)
-        Of the collectives of a stage's dp ranks.
-    exists : ndarray of bool, shape (2, n_stages, n_dp)
-        Where anything moves between two stages.
-    has_group : ndarray of bool, shape (n_stages,)
-    steps : ndarray of int64, shape (n_steps,)
-        Their numbers.
-    n_transfers : float
-        Slow transfers and collectives, by their seconds: so many alike would have them.
-    n_cells : float
-        Places in a step, by their seconds, likewise: what makes one transfer late there makes others late.
-    slow_share : float
-        Part of all transfers and collectives that is slow at all.
-    apart : float or None
-        Seconds beyond over the spread of ordinary transfers: half of the lost seconds are in transfers above it.
-    """
-
+    #: Shape (2, n_stages, n_dp, n_steps): of links by their first stage, by direction: 0 as forwards go.
     ways: Seconds
+    #: Shape (n_stages, n_steps): of the collectives of a stage's dp ranks.
     groups: Seconds
+    #: Shape (2, n_stages, n_dp): where anything moves between two stages.
     exists: Bools
+    #: Shape (n_stages,).
     has_group: Bools
+    #: Shape (n_steps,): their numbers.
     steps: Ints
+    #: Slow transfers and collectives, by their seconds: so many alike would have them.
     n_transfers: float
+    #: Places in a step, by their seconds, likewise: what makes one transfer late there makes others late.
     n_cells: float
+    #: Part of all transfers and collectives that is slow at all.
     slow_share: float
+    #: Seconds beyond over the spread of ordinary transfers: half of the lost seconds are in transfers above it.
     apart: float | None
 
 

@@ -39,23 +39,15 @@ STEADY_SPREAD = 0.1
 
 @dataclasses.dataclass(slots=True)
 class Delays:
-    """Launch delays of the operations of one block by node; all arrays have shape (n_steps, n_dp).
+    """Launch delays of the operations of one block by node; all arrays have shape (n_steps, n_dp)."""
 
-    Attributes
-    ----------
-    late_s : dict of int to ndarray of float64
-        Seconds beyond the ordinary, or that rows explain.
-    kinds : dict of int to ndarray of int8
-        What they are attributed to, where anything is.
-    recorded : dict of int to ndarray of bool
-        True where a row says so.
-    for_others : dict of int to ndarray of bool
-        True where that row is of another worker.
-    """
-
+    #: Seconds beyond the ordinary, or that rows explain.
     late_s: dict[int, Seconds]
+    #: Dict of int to ndarray of int8: what they are attributed to, where anything is.
     kinds: dict[int, Kinds]
+    #: True where a row says so.
     recorded: dict[int, Bools]
+    #: True where that row is of another worker.
     for_others: dict[int, Bools]
 
     def assign(

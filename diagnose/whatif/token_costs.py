@@ -30,17 +30,13 @@ SLOW_OPTIMIZER = 1.1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenCosts:
-    """What tokens say.
+    """What tokens say."""
 
-    Attributes
-    ----------
-    ratio : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
-        How many times as long as a mean one each microbatch takes; 1 where its tokens are not known.
-    of_ranks : bool
-        Which ranks have more all the time agrees with which are slow, and that is all that tells: they may be slow by themselves.
-    """
-
+    #: Shape (n_microbatches, n_steps, n_dp): how many times as long as a mean one each microbatch takes; 1 where its tokens are
+    #: not known.
     ratio: Seconds
+    #: Which ranks have more all the time agrees with which are slow, and that is all that tells: they may be slow by
+    #: themselves.
     of_ranks: bool
 
 

@@ -40,32 +40,21 @@ LASTING_SHARE = 0.05
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Baseline:
-    """The pace of every line, all arrays of shape (n,), seconds of a step of usual work.
+    """The pace of every line, all arrays of shape (n,), seconds of a step of usual work."""
 
-    Attributes
-    ----------
-    pieces : tuple of Piece
-        Levels and ramps over all lines, one after the other; a level is the mean of its ordinary lines.
-    pace_s : ndarray of float64
-        Of the pieces.
-    good_s : float
-        The job's own good pace: the lowest that lasts.
-    starts : ndarray of bool
-        Slow first lines of an attempt.
-    spikes : ndarray of bool
-        Single slow lines, those of starts not counted.
-    ratio : ndarray of float64
-        Of a line to its pace.
-    sigma : ndarray of float64
-        Standard deviation of the logarithm of `ratio` around a line.
-    """
-
+    #: Levels and ramps over all lines, one after the other; a level is the mean of its ordinary lines.
     pieces: tuple[Piece, ...]
+    #: Of the pieces.
     pace_s: Floats
+    #: The job's own good pace: the lowest that lasts.
     good_s: float
+    #: Slow first lines of an attempt.
     starts: Bools
+    #: Single slow lines, those of starts not counted.
     spikes: Bools
+    #: Of a line to its pace.
     ratio: Floats
+    #: Standard deviation of the logarithm of `ratio` around a line.
     sigma: Floats
 
 

@@ -42,31 +42,22 @@ MOST_POWER = 2.2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Lines:
-    """The last attempt at each iteration, in order; all arrays have shape (n,).
+    """The last attempt at each iteration, in order; all arrays have shape (n,)."""
 
-    Attributes
-    ----------
-    index : ndarray of int64
-        Of the line in the log.
-    steps : ndarray of float64
-        Iterations that a line stands for.
-    work : ndarray of float64
-        Of a step, over that of most lines; 1 where it says nothing of step times.
-    begins : ndarray of bool
-        First line of an attempt.
-    again_s : ndarray of float64, shape (n_attempts,)
-        Seconds of each attempt in steps that a later one ran again.
-    """
-
+    #: Of the line in the log.
     index: Ints
     iteration: Ints
     step_s: Seconds
+    #: Iterations that a line stands for.
     steps: Floats
+    #: Of a step, over that of most lines; 1 where it says nothing of step times.
     work: Floats
     attempt: Ints
+    #: First line of an attempt.
     begins: Bools
     stamp_s: Seconds
     interval: int
+    #: Shape (n_attempts,): seconds of each attempt in steps that a later one ran again.
     again_s: Seconds
     by: LogWork | None
     #: The part that times are wrong by at least: of their digits, or of the clock that they were read off.

@@ -27,33 +27,25 @@ TINY_S = 1e-12
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LongStalls:
-    """Stalls that stand out and are of one size, to be attributed.
+    """Stalls that stand out and are of one size, to be attributed."""
 
-    Attributes
-    ----------
-    stalls : Stalls
-        All stalls of the job; the kinds are filled in.
-    long, there : ndarray of bool, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
-        Which computes have such a stall, and which there are.
-    share : ndarray of float64, same shape
-        Stalled seconds over the seconds of work.
-    steps : ndarray of int64, shape (n_steps,)
-    reads_input : bool or None
-        Whether any worker reads data; None where nobody says.
-    follow : sequence of (slice, Place, Place)
-        Backwards and weight gradients, each with the forward that its worker runs right before it, in some steps.
-    last : int
-        The virtual stage that ends the model; -1: the last one.
-    """
-
+    #: All stalls of the job; the kinds are filled in.
     stalls: Stalls
+    #: `long`, `there`: shape (2, n_virtual, n_microbatches, n_steps, n_dp): which computes have such a stall, and which there
+    #: are.
     long: Bools
     there: Bools
+    #: Ndarray of float64, same shape: stalled seconds over the seconds of work.
     share: Seconds
     n_stages: int
+    #: Shape (n_steps,).
     steps: Ints
+    #: Sequence of (slice, Place, Place): backwards and weight gradients, each with the forward that its worker runs right
+    #: before it, in some steps.
     follow: Sequence[tuple[slice, Place, Place]]
+    #: Whether any worker reads data; None where nobody says.
     reads_input: bool | None = None
+    #: The virtual stage that ends the model; -1: the last one.
     last: int = -1
 
     @property

@@ -128,26 +128,18 @@ class TakenApart:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Component:
-    """A name for lost time, as in `COMPONENTS`, with what belongs to it in any job.
-
-    Attributes
-    ----------
-    part : type of Part
-        What it is in one job.
-    inside, before : StallKind or None
-        The stalls that are its: inside computes, and before them.
-    owns_delay : callable or None
-        Says whether a launch delay of an operation, no compute, is its. The first component in the list that says so has it;
-        where none does, it belongs to the component of late computes that nothing explains.
-    traits : Traits
-        What is special about it, for the judge.
-    """
+    """A name for lost time, as in `COMPONENTS`, with what belongs to it in any job."""
 
     name: str
+    #: Type of Part: what it is in one job.
     part: "type[Part]"
+    #: `inside`, `before`: the stalls that are its: inside computes, and before them.
     inside: StallKind | None = None
     before: StallKind | None = None
+    #: Says whether a launch delay of an operation, no compute, is its. The first component in the list that says so has it;
+    #: where none does, it belongs to the component of late computes that nothing explains.
     owns_delay: Callable[[Observed, int], bool] | None = None
+    #: What is special about it, for the judge.
     traits: Traits = NOTHING_SPECIAL
 
 

@@ -60,27 +60,19 @@ class MicrobatchPart(Part):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Microbatches:
-    """How microbatches differ.
+    """How microbatches differ."""
 
-    Attributes
-    ----------
-    ratio : ndarray of float64, shape (2, n_microbatches, n_steps, n_dp)
-        What each takes against a typical one, on every stage; 1 where nothing says so.
-    ordinary : ndarray of float64, shape (n_dp,)
-        Part of the ratio's logarithm that a job with even microbatches has, too, 0..1: by rank, as one alone may have documents.
-    told : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or float
-        As `microbatch_told` of `Breakdown`.
-    correlation, spread : float or None
-        Between forward and backward, and robust spread of the forward (log); None with too few.
-    stage_share : float or None
-        Part of what forward and backward of a compute share that other stages share, about 0..1; None with one stage, too.
-    """
-
+    #: Shape (2, n_microbatches, n_steps, n_dp): what each takes against a typical one, on every stage; 1 where nothing says so.
     ratio: Seconds
+    #: Shape (n_dp,): part of the ratio's logarithm that a job with even microbatches has, too, 0..1: by rank, as one alone may
+    #: have documents.
     ordinary: Seconds
+    #: `correlation`, `spread`: between forward and backward, and robust spread of the forward (log); None with too few.
     correlation: float | None = None
     spread: float | None = None
+    #: Part of what forward and backward of a compute share that other stages share, about 0..1; None with one stage, too.
     stage_share: float | None = None
+    #: Ndarray of float64, shape (n_microbatches, n_steps, n_dp), or float: as `microbatch_told` of `Breakdown`.
     told: Seconds | float = 1.0
 
     def uneven(self) -> Seconds:

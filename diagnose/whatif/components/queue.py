@@ -34,21 +34,15 @@ class QueuePart(Part):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueWaits:
-    """How long computes waited for communication in flight.
+    """How long computes waited for communication in flight."""
 
-    Attributes
-    ----------
-    inside_s, before_s : ndarray of float64, axes as in `Breakdown`, or None
-        Seconds inside computes, and before them; None where there are none.
-    by : tuple of dict of int to WaitedFor, one a block
-        What each of them waited for, by node.
-    deviations : float
-        By how many standard deviations more computes wait than by chance; 0 where none does.
-    """
-
+    #: `inside_s`, `before_s`: ndarray of float64, axes as in `Breakdown`,: seconds inside computes, and before them; None where
+    #: there are none.
     inside_s: Seconds | None
     before_s: Seconds | None
+    #: Tuple of dict of int to WaitedFor, one a block: what each of them waited for, by node.
     by: tuple[dict[int, WaitedFor], ...]
+    #: By how many standard deviations more computes wait than by chance; 0 where none does.
     deviations: float
 
 

@@ -208,18 +208,12 @@ LEFT_SHARE = 0.02
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Ordinary:
-    """How long a transfer of one type takes where nothing is wrong, seconds.
+    """How long a transfer of one type takes where nothing is wrong, seconds."""
 
-    Attributes
-    ----------
-    usual_s, top_s : float
-        Usually, and at most.
-    slow_s : float
-        A place whose median is above is slow: beyond what places differ by.
-    """
-
+    #: `usual_s`, `top_s`: usually, and at most.
     usual_s: float
     top_s: float
+    #: A place whose median is above is slow: beyond what places differ by.
     slow_s: float
 
     @property

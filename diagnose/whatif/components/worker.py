@@ -264,24 +264,16 @@ def _quickest(values: Seconds) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Draws:
-    """What the microbatches that a rank draws do to its pace.
+    """What the microbatches that a rank draws do to its pace."""
 
-    Attributes
-    ----------
-    n_microbatches : int
-        How many say what the pace of a step is.
-    error : ndarray of float64, shape (n_steps, n_dp)
-        How far the pace is off by which microbatches were drawn: standard deviation of its log.
-    longest : ndarray of float64, shape (n_dp,)
-        Log of the microbatch that one in a hundred exceeds over the usual one.
-    differ : ndarray of bool, shape (n_dp,)
-        Ranks whose microbatches of one step differ far more than those of others, forward and backward alike: documents do that,
-        and no slow machine.
-    """
-
+    #: How many say what the pace of a step is.
     n_microbatches: int
+    #: Shape (n_steps, n_dp): how far the pace is off by which microbatches were drawn: standard deviation of its log.
     error: Seconds
+    #: Shape (n_dp,): log of the microbatch that one in a hundred exceeds over the usual one.
     longest: Seconds
+    #: Shape (n_dp,): ranks whose microbatches of one step differ far more than those of others, forward and backward alike:
+    #: documents do that, and no slow machine.
     differ: Bools
 
 
