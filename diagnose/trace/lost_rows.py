@@ -1,13 +1,18 @@
 """Number operations where rows were lost: counted by start alone, all that follow a lost row would pass for the one before.
 
-Enters: rows whose `seq` was counted by start. Leaves: them, as their labels of microbatch and model chunk say.
+Enters: rows whose `seq` was counted by start. Leaves: them, as their labels of microbatch and model chunk say; transfers, which
+have none, as the compute says that had ended before them.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from diagnose.model.optype import EVIDENCE, Op
+from diagnose.model.optype import DIRECTIONS, EVIDENCE, P2P, Op, of_types
+from diagnose.model.trace import Ints
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, row_key
 
@@ -20,11 +25,33 @@ def number_by_labels(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
     labels = [column for column in (rows.microbatch, rows.chunk, rows.position) if column is not None]
     if not labels or rows.seq is None:
         return rows
-    n_steps, n_dp, n_stages = sizes
     key = row_key(rows, at, sizes)
+    rows = _leave_gaps(rows, key, sizes, labels, tuple(range(int(min(EVIDENCE)))))
+    return _leave_gaps(rows, key, sizes, [_computed_before(rows, key)], P2P) if of_types(rows.op, P2P).any() else rows
+
+
+def _computed_before(rows: Rows, key: Ints) -> Ints:
+    """Name the last compute of its worker and step that had ended when each operation began, by type and number; 0 none."""
+    assert rows.seq is not None
+    is_compute = of_types(rows.op, DIRECTIONS)
+    when_s = np.where(is_compute, rows.start_s + rows.duration_s, rows.start_s)
+    worker = key // len(Op)
+    order = np.lexsort((~is_compute, when_s, worker))
+    name = np.where(is_compute, rows.seq * len(Op) + rows.op + 1, 0)[order]
+    last = np.maximum.accumulate(np.where(name > 0, np.arange(len(order)), 0))
+    first = np.searchsorted(worker[order], worker[order])  # of its worker and step
+    found = np.zeros(len(order), dtype=np.int64)
+    found[order] = np.where(last >= first, name[last], 0)
+    return found
+
+
+def _leave_gaps(rows: Rows, key: Ints, sizes: GridSizes, labels: Sequence[NDArray[Any]], types: Sequence[int]) -> Rows:
+    """Number the rows of some types, of workers and steps with fewer of them, as those of the fullest with the same labels."""
+    assert rows.seq is not None
+    n_steps, n_dp, n_stages = sizes
     n_kinds = n_stages * len(Op)
     counts = np.bincount(key, minlength=n_steps * n_dp * n_kinds).reshape(n_steps * n_dp, n_kinds)
-    counts[:, np.arange(n_kinds) % len(Op) >= int(min(EVIDENCE))] = 0
+    counts[:, ~of_types(np.arange(n_kinds) % len(Op), types)] = 0
     short = (counts > 0) & (counts < counts.max(axis=0))
     if not short.any():
         return rows

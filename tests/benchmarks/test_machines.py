@@ -1,7 +1,7 @@
 """How well faulty machines are found, ours beside Minder's method, and what it costs; no time is asserted.
 
 Run with `pytest tests/benchmarks/test_machines.py --benchmarks -s`: twenty minutes of one core. `MACHINES_WORLDS=100` draws fewer,
-`MACHINES_SEED` others. Thresholds, of ours and of Minder's, were tuned on worlds of other seeds and of the first set of ranges alone.
+`MACHINES_SEED` others. Thresholds, ours and Minder's, were tuned on worlds of other seeds and of the first set of ranges alone.
 """
 
 import dataclasses

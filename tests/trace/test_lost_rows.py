@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
-from diagnose.model.optype import DIRECTIONS
+from diagnose.model.optype import DIRECTIONS, P2P
 from diagnose.trace.load import load_trace
 from tests.jobs import to_file
 
@@ -55,3 +55,24 @@ def test_labels_that_come_twice_tell_nothing() -> None:
     moved = np.argwhere(np.isfinite(found) & ~np.isclose(found, whole))
     assert len(moved) == 5  # those of the eight that followed, up to the last but one
     assert len({(step, dp) for _, step, dp in moved.tolist()}) == 1
+
+
+def transfers_of(table: pa.Table) -> np.ndarray:
+    """Give where each transfer began, of a job whose steps are all alike: shape (n_transfers, n_steps, n_dp)."""
+    (block,) = load_trace(to_file(table)).blocks
+    return np.asarray(block.start_s[np.isin(block.nodes.op, P2P)])
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "asynchronous"])
+def test_lost_transfers_are_missing_and_no_others(p2p: str) -> None:
+    """Of an interleaved job without `seq_id` single transfers are lost, which have no labels: all others stay where they were."""
+    spec = JobSpec(pp=4, vpp=2, dp=2, microbatches=8, steps=10, lacks="seq_id", p2p=p2p)  # type: ignore[arg-type]  # one of its names
+    table = generate(spec).trace
+    whole = transfers_of(table)
+    names = pa.array(["forward-send", "forward-recv", "backward-send", "backward-recv"])
+    lost = np.random.default_rng(3).choice(np.flatnonzero(pc.is_in(table["optype"], names)), 8, replace=False)
+    found = transfers_of(table.filter(pa.array(~np.isin(np.arange(len(table)), lost))))
+    assert found.shape == whole.shape
+    there = np.isfinite(found)
+    assert (~there).sum() == (~np.isfinite(whole)).sum() + len(lost)
+    np.testing.assert_allclose(found[there], whole[there], atol=1e-9)
