@@ -31,8 +31,9 @@ AS_LATE_SHARE = 0.5
 READERS_SHARE = 0.9
 #: Saves and planned work come at a period, exact to the first part, and not in more than the second part of the steps.
 REGULAR, MAX_PERIODIC_SHARE = 0.8, 0.6
-#: A row of a save counts from this part of a delay on: what it writes is gathered and copied before, which mostly no row tells.
-SAVED_SHARE = 0.1
+#: A row of a save counts from this part of a delay on: what it writes is gathered and copied before, which mostly no row tells
+#: (9 to 28% of the gaps of a real job).
+SAVED_SHARE = 0.02
 #: What is equally long in all steps, to this part, is how a step begins: without rows nobody can say what it is.
 STEADY_SPREAD = 0.1
 

@@ -140,9 +140,9 @@ def test_a_job_that_reads_nothing_waits_for_no_input() -> None:
     assert unknown.evidence[0].text.endswith("if the job reads its data by other means, it may wait for these")
 
 
-@pytest.mark.parametrize("told", [0.2, 0.05])
+@pytest.mark.parametrize("told", [0.2, 0.01])
 def test_what_is_saved_is_gathered_before(told: float) -> None:
-    """Rows of saves tell of all that keeps their worker from beginning a step, where they are a tenth of it."""
+    """Rows of saves tell of all that keeps their worker from beginning a step, where they are a fiftieth of it."""
     job = generate(DATA_PARALLEL, [CheckpointStall(period_steps=4, where="before", first_rank_only=True)])
     rows = job.trace.to_pandas()
     saving = rows.optype == "checkpoint"
@@ -152,7 +152,7 @@ def test_what_is_saved_is_gathered_before(told: float) -> None:
     stalls = measure(trace).breakdown.stalls
     by_rows = float(stalls.before_s[stalls.recorded_before & (stalls.before == StallKind.SAVING)].sum())
     all_s = float(stalls.seconds_of(StallKind.SAVING).sum())
-    assert by_rows == pytest.approx(all_s if told > 0.1 else 0.0, rel=0.01)
+    assert by_rows == pytest.approx(all_s if told > 0.02 else 0.0, rel=0.01)
 
 
 def test_the_first_rank_saves_at_a_period() -> None:
