@@ -44,7 +44,7 @@ class FaultTruth:
     cause: str
     #: The cause and its kind, as `Fault.full_kind`.
     kind: str
-    #: Tuple of (dp rank, stage).
+    #: Each (dp rank, stage).
     workers: tuple[Worker, ...]
     #: Where it happens; both empty where it happens everywhere.
     stages: tuple[int, ...]

@@ -35,7 +35,7 @@ class WorkerFault(Fault):
     cause: ClassVar[str] = "worker-fault"
     strength_field: ClassVar[str] = "slowdown"
     has_exact_onset: ClassVar[bool] = True
-    #: Tuple of (dp rank, stage).
+    #: Each (dp rank, stage).
     places: tuple[Worker, ...]
     #: Forward and optimizer take this many times as long.
     slowdown: float = 1.5

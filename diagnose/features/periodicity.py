@@ -50,8 +50,9 @@ EXPLAINED_SHARE = 0.5
 #: Without rows a stall of all workers, once or every so many steps, is a save in half of the cases at most: frameworks save,
 #: evaluate, log and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved.
 PLANNED_CHANCE = TOSS_UP
-#: ... and in most where the first data-parallel rank alone is busy: who evaluates or logs for all is mostly that, too.
-FIRST_CHANCE = 0.25
+#: ... and in most where the first data-parallel rank alone is busy: who evaluates or logs for all is mostly that, too. How often
+#: was not measured; it is enough to be told.
+FIRST_CHANCE = 0.28
 #: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels. How often that
 #: is so was not measured: it is told beside the others, and less probable than they are.
 MOST_LOADERS, READING_STAGES, LOADER_CHANCE = 16, 2, 0.28
@@ -120,11 +121,12 @@ def _measure_doubts(
     n_workers = max((on.size for on in gains.blame_s.values()), default=0)
     between = lost.get("between-steps", 0.0) / total
     hidden = is_told and not on_one_clock and workers < n_workers
+    mostly_optimizers = in_optimizers > of_all + of_first
     is_rare = not is_told and (borders["stall.hits"].value or 0.0) < MIN_PERIODIC_HITS
     return {
         "stall.rare_doubt": Feature(max(PLANNED_CHANCE - doubt - of_loader, 0.0) if is_rare else 0.0),
-        "stall.planned_doubt": Feature(doubt if of_all >= in_optimizers else 0.0),
-        "stall.optimizer_doubt": Feature(0.0 if of_all >= in_optimizers else doubt),
+        "stall.planned_doubt": Feature(0.0 if mostly_optimizers else doubt),
+        "stall.optimizer_doubt": Feature(doubt if mostly_optimizers else 0.0),
         "stall.loader_doubt": Feature(of_loader),
         "stall.background_doubt": Feature(BACKGROUND_CHANCE * between if hidden else 0.0),
     }

@@ -654,10 +654,10 @@ def _doubt_collectors(breakdown: Breakdown) -> Feature:
     paused_s = float(stalls.seconds_of(StallKind.COLLECTION).sum())
     if not paused_s:
         return Feature.missing("no compute stalls in that way")
-    first = np.where(stalls.before == StallKind.COLLECTION, stalls.before_s, 0.0)[
-        0, 0, 0
-    ]  # forwards of the model's first chunk
-    return Feature(COLLECTED_CHANCE if float(first.sum()) >= FIRST_SHARE * paused_s else 0.0)
+    # Forwards of the first microbatch, where the model begins.
+    kinds, before_s = stalls.before[0, 0, 0], stalls.before_s[0, 0, 0]
+    first_s = float(before_s[kinds == StallKind.COLLECTION].sum())
+    return Feature(COLLECTED_CHANCE if first_s >= FIRST_SHARE * paused_s else 0.0)
 
 
 def _are_on_few(seconds: Seconds, by_worker: Seconds) -> bool:

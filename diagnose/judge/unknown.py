@@ -33,8 +33,8 @@ UNSEEN = (
 #: Where data-load rows of workers that begin forwards late tell of no wait, as the rule for loaders says.
 SILENT_SHARE = 0.8
 SILENT = (
-    "forwards begin late, or take longer, where data is read, and data-load rows tell of no wait then: look at what else comes "
-    "before, as rollouts or the making of a batch, and no rule says why"
+    "no rule says why: forwards begin late, or take longer, where data is read, and data-load rows tell of no wait then; look at "
+    "what else comes before, as rollouts or the making of a batch"
 )
 #: What slow transfers may be that are random, or too few to tell.
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"

@@ -5,7 +5,7 @@ have none, as the compute says that had ended before them.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,12 @@ def number_by_labels(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
     if not labels or rows.seq is None:
         return rows
     key = row_key(rows, at, sizes)
-    rows = _leave_gaps(rows, key, sizes, labels, tuple(range(int(min(EVIDENCE)))))
-    return _leave_gaps(rows, key, sizes, [_computed_before(rows, key)], P2P) if of_types(rows.op, P2P).any() else rows
+    n_steps, n_dp, n_stages = sizes
+    n_kinds = n_stages * len(Op)
+    counts = np.bincount(key, minlength=n_steps * n_dp * n_kinds).reshape(n_steps * n_dp, n_kinds)
+    op = np.arange(n_kinds) % len(Op)
+    rows = _leave_gaps(rows, key, np.where(op < int(min(EVIDENCE)), counts, 0), lambda _: labels)
+    return _leave_gaps(rows, key, np.where(of_types(op, P2P), counts, 0), lambda now: [_computed_before(now, key)])
 
 
 def _computed_before(rows: Rows, key: Ints) -> Ints:
@@ -45,16 +49,17 @@ def _computed_before(rows: Rows, key: Ints) -> Ints:
     return found
 
 
-def _leave_gaps(rows: Rows, key: Ints, sizes: GridSizes, labels: Sequence[NDArray[Any]], types: Sequence[int]) -> Rows:
-    """Number the rows of some types, of workers and steps with fewer of them, as those of the fullest with the same labels."""
+def _leave_gaps(rows: Rows, key: Ints, counts: Ints, find_labels: Callable[[Rows], Sequence[NDArray[Any]]]) -> Rows:
+    """Number the rows of workers and steps with fewer of a type as those of the fullest with the same labels.
+
+    `counts` has the shape (n_steps * n_dp, n_stages * n_types), 0 where a type is not asked about. Labels are found if needed.
+    """
     assert rows.seq is not None
-    n_steps, n_dp, n_stages = sizes
-    n_kinds = n_stages * len(Op)
-    counts = np.bincount(key, minlength=n_steps * n_dp * n_kinds).reshape(n_steps * n_dp, n_kinds)
-    counts[:, ~of_types(np.arange(n_kinds) % len(Op), types)] = 0
+    n_kinds = counts.shape[1]
     short = (counts > 0) & (counts < counts.max(axis=0))
     if not short.any():
         return rows
+    labels = find_labels(rows)
     fullest = np.zeros_like(short)
     fullest[counts.argmax(axis=0), np.arange(n_kinds)] = short.any(axis=0)
     in_short, in_fullest = (np.flatnonzero(where.reshape(-1)[key]) for where in (short, fullest))

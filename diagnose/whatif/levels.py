@@ -56,27 +56,27 @@ class Level:
 
     #: What members wait for, by number, one row a member; behind all nodes stand the start of the step and minus infinity.
     sources: Columns
-    #: Slice: places among `Levels.members` of nodes that start; none where events await others.
+    #: Places among `Levels.members` of nodes that start; none where events await others.
     members: slice
     #: Which of the members start with each event, one row an event; None where each is an event of its own, in their order.
     member_at: Columns | None
     #: Events that are awaited, by their place among those that are anywhere, one row an event.
     awaits: Columns | None
-    #: Slice: numbers of the nodes that end their own time after.
+    #: Numbers of the nodes that end their own time after.
     numbers: slice
     #: After which event of the level; None where one ends after each, in their order.
     completes_of: Ints | None
     #: Which of the events others await.
     awaited: Ints
-    #: Slice: their places among those that are anywhere.
+    #: Their places among those that are anywhere.
     awaited_at: slice
     #: Which of the members are `Graph.openers`.
     openers: Ints
-    #: Tuple of (int, int, tuple of ndarray of int64): members with learned waits: which of the members, node, and for each of
+    #: Members with learned waits: which of the members, node, and for each of
     #: its barriers the numbers of its sources.
     barriers: tuple[tuple[int, int, tuple[Ints, ...]], ...]
     across_dp: bool
-    #: Tuple of (int, slice, slice): nodes one after the other, each of which waits for the one before alone: number of the
+    #: Nodes one after the other, each of which waits for the one before alone: number of the
     #: first, one of those that end, and numbers of the others and their places among `Levels.members`.
     chains: tuple[tuple[int, slice, slice], ...]
 

@@ -31,14 +31,14 @@ class Recorded:
     #: Shape (3, n_virtual, n_microbatches): by part (`diagnose.model.schedule.Part`). Backwards are whole, or the gradients of
     #: inputs where those of weights are there, too: one a microbatch, or one for several.
     computes: Ints
-    #: Ndarray of int64, shape (len(MOVES), n_virtual, n_microbatches): transfers by the compute that they serve, those without
+    #: Shape (len(MOVES), n_virtual, n_microbatches): transfers by the compute that they serve, those without
     #: a peer left out.
     moves: Ints
     #: All other nodes of the graph.
     closings: tuple[int, ...]
     #: Shape (n_microbatches,): their numbers, rising.
     microbatches: Ints
-    #: Tuple of int, length n_stages.
+    #: Length n_stages.
     last_compute: tuple[int, ...]
     #: Whether the gradients of weights are computed apart.
     splits: bool
@@ -47,7 +47,7 @@ class Recorded:
     #: Shape (3, n_virtual, n_microbatches): how long each compute is against the ordinary one of its part and virtual stage, by
     #: what the schedule makes of it.
     variants: Seconds
-    #: Ndarray of bool, axes as in `computes`: whether each runs at the same time as another of its worker, launched with that
+    #: Axes as in `computes`: whether each runs at the same time as another of its worker, launched with that
     #: one once all is there that both wait for.
     beside: Bools
     #: So many microbatches in turn are pieces of one.

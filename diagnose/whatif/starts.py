@@ -44,7 +44,7 @@ class Delays:
 
     #: Seconds beyond the ordinary, or that rows explain.
     late_s: dict[int, Seconds]
-    #: Dict of int to ndarray of int8: what they are attributed to, where anything is.
+    #: What they are attributed to, where anything is.
     kinds: dict[int, Kinds]
     #: True where a row says so.
     recorded: dict[int, Bools]

@@ -35,12 +35,12 @@ class LongStalls:
     #: are.
     long: Bools
     there: Bools
-    #: Ndarray of float64, same shape: stalled seconds over the seconds of work.
+    #: Same shape: stalled seconds over the seconds of work.
     share: Seconds
     n_stages: int
     #: Shape (n_steps,).
     steps: Ints
-    #: Sequence of (slice, Place, Place): backwards and weight gradients, each with the forward that its worker runs right
+    #: Backwards and weight gradients, each with the forward that its worker runs right
     #: before it, in some steps.
     follow: Sequence[tuple[slice, Place, Place]]
     #: Whether any worker reads data; None where nobody says.

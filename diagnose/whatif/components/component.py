@@ -131,7 +131,7 @@ class Component:
     """A name for lost time, as in `COMPONENTS`, with what belongs to it in any job."""
 
     name: str
-    #: Type of Part: what it is in one job.
+    #: What it is in one job.
     part: "type[Part]"
     #: `inside`, `before`: the stalls that are its: inside computes, and before them.
     inside: StallKind | None = None

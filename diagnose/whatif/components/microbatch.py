@@ -72,7 +72,7 @@ class Microbatches:
     spread: float | None = None
     #: Part of what forward and backward of a compute share that other stages share, about 0..1; None with one stage, too.
     stage_share: float | None = None
-    #: Ndarray of float64, shape (n_microbatches, n_steps, n_dp), or float: as `microbatch_told` of `Breakdown`.
+    #: Shape (n_microbatches, n_steps, n_dp), or one number: as `microbatch_told` of `Breakdown`.
     told: Seconds | float = 1.0
 
     def uneven(self) -> Seconds:

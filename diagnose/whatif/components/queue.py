@@ -36,11 +36,11 @@ class QueuePart(Part):
 class QueueWaits:
     """How long computes waited for communication in flight."""
 
-    #: `inside_s`, `before_s`: ndarray of float64, axes as in `Breakdown`,: seconds inside computes, and before them; None where
+    #: `inside_s`, `before_s`: axes as in `Breakdown`; seconds inside computes, and before them; None where
     #: there are none.
     inside_s: Seconds | None
     before_s: Seconds | None
-    #: Tuple of dict of int to WaitedFor, one a block: what each of them waited for, by node.
+    #: One a block: what each of them waited for, by node.
     by: tuple[dict[int, WaitedFor], ...]
     #: By how many standard deviations more computes wait than by chance; 0 where none does.
     deviations: float
