@@ -229,6 +229,16 @@ def test_only_the_first_rank_saves_for_all(of_first: float, doubted: bool) -> No
     assert found["stall.planned_doubt"].value == ((1.0 - LOADER_CHANCE) * PLANNED_CHANCE if doubted else FIRST_CHANCE)
 
 
+@pytest.mark.parametrize(("in_optimizers", "told"), [(0.1, "planned"), (8.0, "optimizer")])
+def test_what_the_first_rank_does_for_all_is_no_optimizer(in_optimizers: float, told: str) -> None:
+    """A little that optimizers take longer beside it says nothing; where most is in these it is their work."""
+    stops = gains({"start-delay": every(3), "end-delay": every(3, seconds=in_optimizers)})
+    stops.blame_s["start-delay"] = np.array([[1.0], [0.0]])
+    found = measure_periodicity(components(), stops, evidence())
+    doubts = {name: found[f"stall.{name}_doubt"].value or 0.0 for name in ("planned", "optimizer")}
+    assert [name for name, doubt in doubts.items() if doubt > 0.0] == [told]
+
+
 @pytest.mark.parametrize(
     ("waits", "stops", "doubt"),
     [

@@ -1,6 +1,7 @@
 """The file of one rank."""
 
 import json
+from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -98,3 +99,16 @@ def test_before_init_process_group(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "8")
     state = find_parallel_state(None, {}, [])
     assert (state.rank, state.world, state.dp, state.dp_size) == (5, 8, 5, 8)
+
+
+@pytest.mark.parametrize("names", [("dp_replicate", "dp_shard"), ("replicate", "shard")])
+def test_replicas_and_shards_of_a_mesh(monkeypatch, names):
+    """Both dimensions of a hybrid mesh, by the names of torch's pages, are data-parallel ranks: the second of 2 x 4 in its second row."""
+    pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    mesh = SimpleNamespace(
+        mesh_dim_names=names, get_coordinate=lambda: [1, 1], size=lambda dimension: (2, 4)[dimension]
+    )
+    state = find_parallel_state(mesh, {}, [])
+    assert (state.dp, state.dp_size) == (5, 8)

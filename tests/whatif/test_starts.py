@@ -8,6 +8,7 @@ import pytest
 
 from diagnose.faults.checkpoint_stall import CheckpointStall
 from diagnose.faults.data_loading import DataLoading
+from diagnose.faults.decoys import OrdinaryLoads
 from diagnose.faults.garbage_collection import GarbageCollection
 from diagnose.faults.generate import generate
 from diagnose.faults.planned_work import PlannedWork
@@ -167,6 +168,14 @@ def test_the_first_rank_saves_at_a_period() -> None:
     late = dataclasses.replace(DATA_PARALLEL, seed=6)
     collections = GarbageCollection(on_workers=((0, 0),), worker_period_steps=5.0, jitter=0.3, inside_share=0.0)
     assert "checkpoint-stall" not in said(diagnose_table(generate(late, [collections]).trace))
+
+
+def test_late_forwards_beside_rows_of_a_loader_that_is_quick() -> None:
+    """Where data-load rows are there all the time and tell of no wait something else comes before forwards, and is said so."""
+    late = DataLoading(wait_ratio=3.0, probability=0.8)
+    (unknown,) = diagnose_table(generate(SPEC, [late], [OrdinaryLoads(share=0.5)]).trace).causes
+    assert unknown.title == "unknown cause: late forwards where data is read"
+    assert "data-load rows tell of no wait" in unknown.evidence[0].text
 
 
 def test_a_job_that_never_saves_may_save_by_other_means() -> None:

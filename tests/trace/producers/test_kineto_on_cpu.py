@@ -57,6 +57,19 @@ def test_a_wait_for_input_ends_where_another_stage_is_waited_for(
     assert [(o.start, o.end) for o in made.listed if o.op == Op.DATA_LOAD] == [(50.0, 90.0)]
 
 
+def test_on_the_cpu_a_wait_for_input_is_waited_whatever_collective_is_under_way() -> None:
+    """No GPU has work meanwhile: the wait lengthens the forward that follows, however long a reduction on another thread takes."""
+    made = OperationList(np.array([0]), np.array([0.0]), np.array([1000.0]))
+    made.add(Op.REDUCE_SCATTER, 10.0, 95.0)
+    forward = made.add(Op.FORWARD, 100.0, 500.0)
+    assert forward is not None
+    by_start = sorted(made.listed, key=lambda o: o.asked)
+    asked = np.array([operation.asked for operation in by_start])
+    evidence._add_wait_for_input(made, GpuTime(Collector().result(Stream())), (50.0, 90.0), by_start, asked)
+    assert forward.start == 50.0 and not made.dropped
+    assert [(o.start, o.end) for o in made.listed if o.op == Op.DATA_LOAD] == [(50.0, 90.0)]
+
+
 def test_what_stages_tell_each_other_before_the_first_step_is_no_forward(tmp_path: Path) -> None:
     """A first stage that receives once, the shapes of tensors, is the first one: it receives for none of its other forwards."""
     for stage in range(2):
