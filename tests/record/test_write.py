@@ -103,7 +103,7 @@ def test_before_init_process_group(monkeypatch):
 
 @pytest.mark.parametrize("names", [("dp_replicate", "dp_shard"), ("replicate", "shard")])
 def test_replicas_and_shards_of_a_mesh(monkeypatch, names):
-    """Both dimensions of a hybrid mesh, by the names of torch's pages, are data-parallel ranks: the second of 2 x 4 in its second row."""
+    """Both dimensions of a hybrid mesh, by the names of torch's pages, are data-parallel ranks."""
     pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
