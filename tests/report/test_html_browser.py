@@ -71,6 +71,11 @@ class Visit:
     def __exit__(self, *_: object) -> None:
         self.context.close()
 
+    def follow(self, link: Any) -> None:
+        """Click a link and wait until the page behind it is there."""
+        with self.page.expect_navigation():
+            link.click()
+
     def overflow(self) -> int:
         """Give by how many pixels the page is wider than the window."""
         return self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")

@@ -105,9 +105,9 @@ def test_the_index_follows(browser: Any, server: Server) -> None:  # noqa: F811
         jobs[0] = made.job("run-00", slow, episodes=[made.episode_of(slow, 700, gain=0.5)])
         server.show(jobs, [], made.NOW_S + 5)
         assert settles(visit, lambda: first.inner_text() == "run-00")
-        first.locator("a").click()
+        visit.follow(first.locator("a"))
         assert heading(visit).startswith("Slow worker")
-        visit.page.locator("header a").first.click()
+        visit.follow(visit.page.locator("header a").first)
         assert "64 jobs" in visit.page.title()
         assert visit.said == [] and visit.overflow() <= 0
 
