@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from diagnose.judge.confidence import clocks_differ
-from diagnose.judge.unknown import UNKNOWN_SHARE
+from diagnose.judge.unknown import NOISY_SHARE, UNKNOWN_SHARE, comes_and_goes
 from diagnose.judge.worth import is_unmeasured
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
@@ -16,9 +16,6 @@ from diagnose.model.components import COMPONENTS
 from diagnose.numerics.figures import write_figure, write_percent
 from diagnose.numerics.robust import nan_median, robust_deviation
 
-#: A job straggles from S = 1.1 on (arXiv 2505.05713): where so much of a step is lost, and nothing is to be named, it is noise.
-#: Healthy recorded jobs lose 5%.
-NOISY_SHARE = 1.0 - 1.0 / 1.1
 #: Ordinary variation never cost more: jobs on machines with twice as many workers as cores have S up to 1.2.
 MOST_NOISE = 1.0 - 1.0 / 1.25
 
@@ -79,9 +76,10 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     It may be steps; computes and transfers within steps, for which others wait; or many parts that are each too little to be named.
     """
     gains = analysis.gains
-    if once := _list_excused(analysis, explained, max(UNKNOWN_SHARE, least)):
-        cost = write_percent(gains.recoverable(once[0]))
-        return f"{COMPONENTS[once[0]]} cost {cost} of the step time, {gains.traits[once[0]].excuse}, nothing to name"
+    if excuses := _list_excuses(analysis, explained, max(UNKNOWN_SHARE, least)):
+        name = max(excuses, key=gains.recoverable)
+        cost = write_percent(gains.recoverable(name))
+        return f"{COMPONENTS[name]} cost {cost} of the step time, {excuses[name]}, nothing to name"
     steps_s = gains.replayed_steps_s
     typical_s = float(np.median(steps_s))
     spread = robust_deviation(steps_s - typical_s) / typical_s
@@ -95,17 +93,18 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     return f"steps vary by {write_percent(spread)}{inside}{cost}, nothing to name"
 
 
-def _list_excused(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:
-    """List the components that would give back so much and are excused by how they look, and not as planned work always is."""
+def _list_excuses(analysis: Analysis, explained: Collection[str], least: float) -> dict[str, str]:
+    """Say when time is lost to components that would give back so much and are nobody's fault, but for what planned work costs."""
     gains = analysis.gains
-    found = [
-        name
-        for name, traits in gains.traits.items()
-        if gains.recoverable(name) >= least
-        and traits.is_excused(analysis.features, explained)
-        and not traits.is_excused({}, ())
-    ]
-    return sorted(found, key=lambda name: -gains.recoverable(name))
+    found = {}
+    for name, traits in gains.traits.items():
+        if gains.recoverable(name) < least or traits.is_excused({}, ()):
+            continue
+        if traits.is_excused(analysis.features, explained):
+            found[name] = traits.excuse
+        elif comes_and_goes(analysis, name, least):
+            found[name] = "now and then, on nobody more than on others"
+    return found
 
 
 def _measure_waste(analysis: Analysis) -> float:

@@ -18,6 +18,9 @@ from diagnose.model.stalls import StallKind
 UNKNOWN = "unknown"
 #: A part of the step that no rule explains is a finding from here on: real healthy jobs lose up to 3% to variation.
 UNKNOWN_SHARE = 0.05
+#: A job straggles from S = 1.1 on (arXiv 2505.05713): where so much of a step is lost, and nothing is to be named, it is noise.
+#: Healthy recorded jobs lose 5%.
+NOISY_SHARE = 1.0 - 1.0 / 1.1
 #: Certainty of `unknown`: the time is lost, that much is measured.
 UNKNOWN_CERTAINTY = 0.6
 #: What a recorder knows of by the libraries' own functions alone: the fact of the job, what it may have missed, and in which
@@ -44,7 +47,7 @@ BUSY_HOST = "between processes of one host is no network: look at what else take
 def list_unexplained(analysis: Analysis, explained: Collection[str], least: float) -> list[str]:
     """Give the component that costs most of those that no rule explains, where that is too much for ordinary variation.
 
-    What may be nothing but waits of a lone rank is not one: whom it waits for is not there.
+    What may be nothing but waits of a lone rank is not one: whom it waits for is not there. Neither is ordinary variation.
     """
     lone = is_lone_rank(analysis.trace)
     gains = {
@@ -56,7 +59,20 @@ def list_unexplained(analysis: Analysis, explained: Collection[str], least: floa
         and not analysis.gains.traits[name].is_excused(analysis.features, explained)
     }
     found = [name for name, gain in gains.items() if gain >= max(UNKNOWN_SHARE, least)]
-    return sorted(found, key=lambda name: -gains[name])[:1]
+    return [name for name in sorted(found, key=lambda name: -gains[name]) if not comes_and_goes(analysis, name, least)][
+        :1
+    ]
+
+
+def comes_and_goes(analysis: Analysis, component: str, least: float) -> bool:
+    """Say whether what a component costs is ordinary variation: now and then, on nobody more than on others, and not much."""
+    if not analysis.gains.traits[component].varies or analysis.gains.recoverable(component) >= max(NOISY_SHARE, least):
+        return False
+    place = place_of((component,))
+    if date_cause(analysis, (component,), place).pattern != "sporadic":
+        return False
+    where, _gain = locate_and_price(analysis, (component,), place, least)
+    return not where.workers
 
 
 def place_of(components: Sequence[str]) -> str:

@@ -75,6 +75,8 @@ class Traits:
     stall_kind: StallKind | None = None
     #: Says by the features of a job, and the components that are explained, whether its time needs no explanation.
     is_excused: Callable[[Features, Collection[str]], bool] = never_excused
+    #: What of it comes and goes everywhere is ordinary variation, as long as it does not make a job straggle by itself.
+    varies: bool = False
     #: When its time is lost where it is excused.
     excuse: str = "in one step"
     #: Says by the `Breakdown` of a job why nobody can tell what it costs; empty where somebody can.

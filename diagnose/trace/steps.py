@@ -40,9 +40,11 @@ LAST_START_UP_STEP = 2
 TINY_S = 1e-12
 #: Nearly all later steps: a warm-up is longer than this quantile of them.
 USUAL_QUANTILE = 0.9
-#: Steps that a warm-up lasts at most, and steps needed to tell one.
+#: Steps that a warm-up lasts at most, or this part of all where that is more; steps needed to tell one, and usual ones after it.
 MAX_WARM_UP_STEPS = 3
+MAX_WARM_UP_SHARE = 0.1
 MIN_STEPS_FOR_WARM_UP = 8
+MIN_USUAL_STEPS = 5
 #: Rows after a worker's last compute may start this much before its end and still follow it.
 TOLERANCE_S = 1e-3
 #: Times that differ by less are the same.
@@ -427,14 +429,15 @@ def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
         return ()
     order = np.argsort(steps)
     length_s = np.concatenate([np.fmax.reduce(np.fmax.reduce(block.end_s, axis=0), axis=1) for block in blocks])[order]
-    usual = float(np.quantile(length_s[MAX_WARM_UP_STEPS:], USUAL_QUANTILE))
+    n_most = max(MAX_WARM_UP_STEPS, int(MAX_WARM_UP_SHARE * len(steps)))
+    usual = float(np.quantile(length_s[n_most:], USUAL_QUANTILE))
     if steps[order][0] <= LAST_START_UP_STEP:
         # What makes later steps long does not make a job's first step shorter.
-        usual = min(usual, float(length_s[MAX_WARM_UP_STEPS:MIN_STEPS_FOR_WARM_UP].max()))
-    long = length_s[:MAX_WARM_UP_STEPS] > WARM_UP_RATIO * usual
+        usual = min(usual, float(length_s[n_most : n_most + MIN_USUAL_STEPS].max()))
+    long = length_s[:n_most] > WARM_UP_RATIO * usual
     if long[0] and steps[order][0] > LAST_START_UP_STEP:
-        long &= _compute_pace(blocks)[order][:MAX_WARM_UP_STEPS] > WARM_UP_PACE
-    n_long = MAX_WARM_UP_STEPS if long.all() else int(long.argmin())
+        long &= _compute_pace(blocks)[order][:n_most] > WARM_UP_PACE
+    n_long = n_most if long.all() else int(long.argmin())
     if n_long:
         times = float(length_s[:n_long].max() / np.median(length_s[n_long:]))
         # Of steps of two lengths most may be as long as the first: then the figure says nothing.

@@ -468,6 +468,32 @@ def test_what_no_rule_explains_is_a_finding_from_a_twentieth_on(gain: float, sai
     assert list_unexplained(analysis, ("microbatch",), LEAST) == []
 
 
+@pytest.mark.parametrize(
+    ("gain", "pattern", "component", "alone", "verdict"),
+    [
+        (0.06, "sporadic", "step", False, "noisy"),
+        (0.06, "sporadic", "pause", False, "noisy"),
+        (0.06, "sporadic", "transfer", False, "straggling"),
+        (0.06, "onset", "step", False, "straggling"),
+        (0.06, "sporadic", "step", True, "straggling"),
+        (0.0905, "sporadic", "step", False, "noisy"),
+        (0.0915, "sporadic", "step", False, "straggling"),
+    ],
+)
+def test_what_is_long_now_and_then_everywhere_is_variation(
+    gain: float, pattern: Any, component: str, alone: bool, verdict: str
+) -> None:
+    """Unless it makes the job straggle by itself, has a beginning or a place, or is none of the computes'."""
+    lost = [[1.0, 0.0], [0.0, 0.0]] if alone else [[1.0, 1.0], [1.0, 1.0]]
+    analysis = blamed(lost, component, gain)
+    found = silent(dataclasses.replace(analysis, courses={component: Course(When(pattern))}))
+    assert (found.verdict, [cause.cause for cause in found.causes]) == (
+        verdict,
+        ["unknown"] * (verdict == "straggling"),
+    )
+    assert ("now and then, on nobody more than on others" in found.why) == (verdict == "noisy")
+
+
 def test_the_largest_of_what_no_rule_explains_is_said() -> None:
     """One finding, six tenths as sure as that its gain is above the least one."""
     analysis = with_gains(job("healthy"), microbatch=(0.1, 0.1), stage=(0.3, 0.3))

@@ -268,6 +268,16 @@ def test_a_warm_up_step_is_named_and_kept(absolute: bool) -> None:
     assert trace.steps.tolist() == steps.tolist()
 
 
+@pytest.mark.parametrize(("n_steps", "n_slow", "n_found"), [(40, 4, 4), (39, 4, 3), (10, 3, 3)])
+def test_a_warm_up_lasts_a_tenth_of_the_steps_or_three(n_steps: int, n_slow: int, n_found: int) -> None:
+    """A longer one is a slow part of the job."""
+    shape = Shape(n_steps=n_steps)
+    rows = random_job(shape, 4)
+    scale = np.where(rows.step.isin(np.unique(rows.step)[:n_slow]), 3.0, 1.0)
+    trace = load(rows.assign(start_ts=rows.start_ts * scale, duration=rows.duration * scale), shape.meta)
+    assert len(trace.warm_up_steps) == n_found
+
+
 def test_a_slow_step_in_the_middle_is_no_warm_up() -> None:
     """Only the first step can be a warm-up."""
     shape = Shape(n_steps=10)

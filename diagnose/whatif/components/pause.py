@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from diagnose.model.components import Traits
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median
@@ -71,4 +72,4 @@ def _keep_in_work(pause_s: Seconds, there: Bools, at_own_places: Bools | None = 
     pause_s[1:] = np.where(alone[:, :, :, None], 0.0, pause_s[1:])
 
 
-COMPONENT = Component("pause", Part, inside=StallKind.NOBODY)
+COMPONENT = Component("pause", Part, inside=StallKind.NOBODY, traits=Traits(varies=True))

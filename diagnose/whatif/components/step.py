@@ -123,5 +123,5 @@ COMPONENT = Component(
     StepPart,
     inside=StallKind.TOGETHER,
     before=StallKind.TOGETHER,
-    traits=Traits(is_excused=_has_more_work, excuse="in steps with more work"),
+    traits=Traits(is_excused=_has_more_work, varies=True, excuse="in steps with more work"),
 )
