@@ -41,6 +41,8 @@ SILENT = (
 )
 #: What slow transfers may be that are random, or too few to tell.
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
+#: What may make all workers slower from one step on.
+FOR_ALL = "most workers take longer in these steps: more work, as longer sequences or larger batches, or what their hosts share, as power"
 BUSY_HOST = "between processes of one host is no network: look at what else takes its cores (top)"
 
 
@@ -99,6 +101,9 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     if component == "transfer":
         text += f"; {BUSY_HOST if analysis.trace.is_on_one_cpu else TRANSFERS}"
+    when = date_cause(analysis, (component,), place)
+    if component == "step" and not where.workers and when.pattern in ("onset", "transient"):
+        text += f"; {FOR_ALL}"
     for fact, missed, components in UNSEEN:
         if component in components and getattr(analysis.trace.job, fact) is False:
             text += f"; {missed}"
@@ -109,7 +114,7 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
         share=share_of(gains, (component,)),
         recoverable=gain,
         where=where,
-        when=date_cause(analysis, (component,), place),
+        when=when,
         evidence=(EvidenceItem("rule", f"{UNKNOWN}/gain.{component}", text, {f"gain.{component}": gain}),),
         fixes=(),
         fingerprint=name_fault(analysis.trace.job, f"{UNKNOWN}/{component}", None, where),
