@@ -98,9 +98,9 @@ REGULAR, PERIOD_CHANCE = 0.8, 0.05
 VARIES_DEVIATIONS = 6.0
 #: ... and waits that are as long as pauses, but for such a factor.
 ALIKE_RATIO = 2.0
-#: ... and waits of several ranks that are no longer than such a factor of the pauses of computes that nobody names, if these have
-#: half as many seconds: on real busy hosts up to 1.3, late loaders 1.8 and more.
-BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.5, 0.75
+#: ... and waits of several ranks that are no longer than such a factor of the pauses of computes that nobody names, if these have a
+#: quarter of the seconds: on real busy hosts up to 1.3, late loaders 1.8 and more.
+BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.25, 0.75
 #: Waits are at the first forwards of steps from this part of their seconds on, as in the rule; a worker waits seldom in up to this
 #: part of the steps. All five real jobs in which Python collects had that between steps.
 FIRST_SHARE, SELDOM_SHARE, COLLECTED_CHANCE = 0.7, 0.5, TOSS_UP
