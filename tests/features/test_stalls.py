@@ -196,7 +196,7 @@ def test_what_stops_computes_as_well_is_not_surely_input(
 )
 def test_a_busy_host_delays_loaders_too(paused_s: float, n_paused: int, ranks: tuple[int, ...], doubt: float) -> None:
     """Rows say that loaders took long: where computes of all pause as long for no reason, the hosts are busy."""
-    waits = {(FORWARD, 0, 0, step, dp): 1.0 for step in range(0, N_STEPS, 2) for dp in ranks}
+    waits = {(FORWARD, 0, 0, step, dp): 1.0 for step in range(N_STEPS) for dp in ranks}
     pauses = {(BACKWARD, stage, 1, step, dp): paused_s for step in range(n_paused) for stage in (0, 1) for dp in (0, 1)}
     parts = stalled(of(StallKind.NOBODY, pauses), of(StallKind.INPUT, waits), recorded=waits)
     assert values(parts, "input")["unseen_doubt"] == doubt
