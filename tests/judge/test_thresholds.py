@@ -417,6 +417,14 @@ def test_a_cause_is_said_from_the_least_gain_on(gain: float, said: list[str]) ->
     assert [cause.cause for cause in reach(with_gains(job(), worker=(gain, 0.0))).causes] == said
 
 
+@pytest.mark.parametrize(("probability", "said"), [(0.42, ["worker-fault"]), (0.36, [])])
+def test_what_is_hardly_there_is_not_said(probability: float, said: list[str]) -> None:
+    """A rule that is even on the gain, and a classifier below one half, leave less than 0.425."""
+    found = reach(with_gains(job(), worker=(LEAST + 1e-6, 0.0)), prediction=prediction("worker-fault", probability))
+    assert [cause.cause for cause in found.causes] == said
+    assert found.verdict == ("straggling" if said else "noisy")
+
+
 @pytest.mark.parametrize(("gain", "checked"), [(LEAST - 1e-6, True), (LEAST + 1e-6, False)])
 def test_what_could_not_be_looked_for_matters_from_the_least_gain_on(gain: float, checked: bool) -> None:
     """A rule that could not look leaves its cause unchecked where as much may be lost to it, alone or after others."""
