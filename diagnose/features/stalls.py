@@ -12,7 +12,7 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import NAMES as OPTYPES
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Bools, Evidence, Seconds
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.chance import TOSS_UP, chance_of_excess, chance_of_growth
 from diagnose.numerics.period import find_period
 from diagnose.numerics.robust import nan_median, robust_deviation, weighted_median
@@ -134,6 +134,8 @@ RECORDED_SHARE = 0.5
 ALL_STEPS_SHARE = 0.5
 #: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
 CLOSE_SHARE = 0.4
+#: So many stalls follow closely at most.
+MOST_CLOSE = 4
 MIN_CLOSE_PAIRS = 3.0
 #: Fewer stalls have no trend.
 MIN_STALLS = 6
@@ -591,32 +593,52 @@ def _backward_contrast(breakdown: Breakdown) -> Feature:
 
 
 def _close_pairs(breakdown: Breakdown, whose: StallKind) -> Feature:
-    """Count how often workers stall twice within a part of their mean interval, and how often they would at random."""
+    """Count how often workers stall twice within a part of their mean interval, and how often they would at random.
+
+    In steps; where they stall in nearly each, in computes.
+    """
     in_time = np.argsort(breakdown.steps, kind="stable")
     stalls = breakdown.stalls
     seconds = stalls.seconds_of(whose)
-    at_all = seconds > _least_length(seconds)
-    recorded = stalls.recorded_inside | stalls.recorded_before
     if _is_told(breakdown, whose):
         return Feature.missing("rows tell of most of them")
-    at_all &= ~recorded
-    hit: Bools = _add_chunks(at_all.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0)[:, in_time] > 0
+    at_all = (seconds > _least_length(seconds)) & ~(stalls.recorded_inside | stalls.recorded_before)
+    either: Bools = np.any(at_all, axis=0)
+    n_virtual, n_microbatches, _, n_dp = either.shape
+    n_stages = breakdown.slow_workers.shape[1]
+    of_step = n_virtual // n_stages * n_microbatches
+    by_compute = either[:, :, in_time].reshape(-1, n_stages, *either.shape[1:]).transpose(1, 4, 3, 2, 0)
+    hit: Bools = by_compute.reshape(n_stages * n_dp, -1, of_step)  # (n_workers, n_steps, computes of a step)
     at = np.flatnonzero(hit.any(axis=(0, 2)))
     if not len(at):
         return Feature.missing("no compute stalls in that way")
     span = slice(int(at[0]), int(at[-1]) + 1)
-    hit, steps = np.moveaxis(hit[:, span], 1, -1), breakdown.steps[in_time][span]  # (n_stages, n_dp, n_steps)
-    often = hit.mean(axis=-1)
-    seen, expected = 0.0, 0.0
-    for lag in range(1, int(CLOSE_SHARE / often[often > 0].min()) + 1):
-        later = np.minimum(np.searchsorted(steps, steps + lag), len(steps) - 1)
-        both = steps[later] == steps + lag
-        close = lag <= CLOSE_SHARE / np.maximum(often, 1.0 / len(steps))
-        seen += float((hit[..., both] & hit[..., later[both]])[close].sum())
-        expected += float((often[close] ** 2).sum() * both.sum())
+    hit, steps = hit[:, span], breakdown.steps[in_time][span]
+    in_steps: Bools = np.any(hit, axis=2)
+    if in_steps.sum() > CLOSE_SHARE * in_steps[in_steps.any(axis=1)].size:
+        # A stall may reach into the next compute: that is no other one.
+        computes = (steps[:, None] * of_step + np.arange(of_step)).ravel()
+        seen, expected = _count_close(hit.reshape(len(hit), -1), computes, 2)
+    else:
+        seen, expected = _count_close(in_steps, steps, 1)
     if expected < MIN_CLOSE_PAIRS:
         return Feature.missing(f"at random fewer than {MIN_CLOSE_PAIRS:g} would come so soon after another")
     return Feature(seen / expected)
+
+
+def _count_close(hit: Bools, at: Ints, least: int) -> tuple[float, float]:
+    """Count pairs of hits, shape (n_workers, n), that are close and `least` apart, and how many there would be at random."""
+    often = hit.mean(axis=1)
+    most = np.where(often > 0, CLOSE_SHARE / np.maximum(often, 1.0 / len(at)), 0.0)
+    worker, where = np.nonzero(hit)
+    seen = 0.0
+    for n in range(1, MOST_CLOSE + 1):
+        apart = at[where[n:]] - at[where[:-n]]
+        seen += float(((worker[n:] == worker[:-n]) & (apart >= least) & (apart <= most[worker[n:]])).sum())
+    runs = np.diff(np.append(0, np.flatnonzero(np.diff(at, append=at[-1] + 2) > 1) + 1))  # lengths without a gap
+    lags = np.arange(least, int(most.max()) + 1)
+    pairs = np.maximum(runs[:, None] - lags, 0).sum(axis=0)
+    return seen, float((often**2 * np.where(lags <= most[:, None], pairs, 0).sum(axis=1)).sum())
 
 
 def _is_told(breakdown: Breakdown, whose: StallKind) -> bool:

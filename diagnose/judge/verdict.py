@@ -42,8 +42,8 @@ from diagnose.numerics.figures import write_percent
 MIN_STEPS = 3
 #: ... but for stages, which differ in each of so many microbatches of a step.
 MIN_MICROBATCHES = 4
-#: As sure as an experimental rule whose cause gives back what is asked for as probably as not. On 800 generated jobs 2 of 9 findings
-#: that were less sure, with their alternatives, were right; none was on the recorded ones.
+#: As sure as an experimental rule whose cause gives back what is asked for as probably as not. Of less sure findings, with
+#: their alternatives, 2 of 9 were right on 800 generated jobs, and none on the recorded ones.
 SAID_FROM = CERTAINTY["experimental"] / 2.0
 
 

@@ -356,6 +356,27 @@ def test_a_collector_must_fill_up_again() -> None:
     assert found["in pairs"] is not None and found["in pairs"] > 1.0
 
 
+def test_collections_of_nearly_each_step_are_looked_at_by_computes() -> None:
+    """Workers that stall every seventh compute, and eight make a step, never do so soon again; two of twelve apart by two do."""
+
+    def at(n: int, dp: int) -> Place:
+        step, left = divmod(n, 8)
+        return FORWARD, 2 * (left % 4), left // 4, step, dp
+
+    of_workers = {
+        "regular": {at(n, dp): 1.0 for dp in range(8) for n in range(dp % 7, 8 * N_STEPS, 7)},
+        "in pairs": {
+            at(n + more, dp): 1.0 for dp in range(8) for n in range(dp, 8 * N_STEPS - 2, 12) for more in (0, 2)
+        },
+    }
+    found = {
+        name: values(stalled(of(StallKind.COLLECTION, places), n_dp=8, n_chunks=4), "collection")["close_pairs"]
+        for name, places in of_workers.items()
+    }
+    assert found["regular"] == 0.0
+    assert found["in pairs"] is not None and found["in pairs"] > 1.0
+
+
 def test_rows_of_late_starts_tell_of_collections_too() -> None:
     """Short pauses that come in pairs say nothing beside long ones before steps that have rows."""
     pauses = of(StallKind.COLLECTION, {(FORWARD, 0, 0, (dp + i) % N_STEPS, dp): 1.0 for dp in range(8) for i in (0, 1)})
