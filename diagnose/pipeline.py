@@ -42,6 +42,7 @@ from diagnose.whatif.components.between_steps import blame_leads, explain_betwee
 from diagnose.whatif.components.other_work import describe_types
 from diagnose.whatif.delays import measure_carried
 from diagnose.whatif.observed import measure_filled, observe
+from diagnose.whatif.overlaps import measure_beside
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, leave_out_unordered, prepare
 from diagnose.whatif.take_apart import take_apart
@@ -317,7 +318,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         features=measure_features(Measured(trace, what_if, breakdown, gains, transfers)),
         courses=find_courses(breakdown, gains, suspects, least=max(least_gain(request.min_speedup), MATERIAL_SHARE)),
         suspects=suspects,
-        fidelity=check_fidelity(what_if, gains, clock_offset_s),
+        fidelity=check_fidelity(what_if, gains, clock_offset_s, measure_beside(trace.blocks)),
         filled_share=measure_filled(observed),
         clock_offset_s=clock_offset_s,
         price=removal.price,

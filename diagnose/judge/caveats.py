@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from diagnose.judge.confidence import runs_beside
 from diagnose.judge.other_work import describe_types
 from diagnose.model.analysis import Analysis
 from diagnose.model.components import STALLED
@@ -23,9 +24,21 @@ def list_caveats(analysis: Analysis) -> tuple[str, ...]:
         *(trace.recording.sentences() if trace.recording else ()),
         *trace.warnings,
         *_describe_clocks(analysis),
+        *_describe_overlap(analysis),
         *_describe_planned(analysis),
         *describe_types(analysis),
     )
+
+
+def _describe_overlap(analysis: Analysis) -> list[str]:
+    """Say that S is too long where communication runs beside what it is taken to wait for."""
+    if not analysis.fidelity.ok or not runs_beside(analysis):
+        return []
+    longer = write_percent(1.0 / (1.0 + analysis.fidelity.discrepancy) - 1.0)
+    beside = f"communication runs beside what S takes it to wait for, and its steps are {longer} longer than the recorded ones"
+    return [
+        f"{beside}: S says little here; causes and gains are of a replay in which it runs beside that, and are less sure"
+    ]
 
 
 def _describe_planned(analysis: Analysis) -> list[str]:

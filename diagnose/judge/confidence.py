@@ -29,8 +29,8 @@ CERTAINTY = {"stable": 0.97, "experimental": 0.85}
 REPORTED_FROM = 0.5
 #: Nobody is surer than this, or less sure than its complement.
 RAREST = 0.005
-#: Simulated steps this much longer than the recorded ones: operations overlap that the graph puts one after the other, as no launch
-#: delay is negative. As much as the replay may be off.
+#: Simulated steps this much longer than the recorded ones: operations overlap that S puts one after the other. As much as the
+#: replay may be off. Where computes of one worker run beside each other for as large a part of their time no worker ran them so.
 MAX_OVERLAP = 0.05
 #: Clocks that are off by this part of a step make transfers, and with them S, wrong by about as much: as much as gains may be off.
 CLOCK_SHARE = 0.005
@@ -40,7 +40,8 @@ SILENT_CERTAINTY = 0.25
 #: Where the rule is silent a cause is said only where the classifier is this sure, and so much of the step comes back.
 CLASSIFIER_ALONE_FROM = 0.9
 ALONE_GAIN = 0.05
-#: On a job unlike all of training no rule was tried out: it is as sure as an experimental one.
+#: On a job unlike all of training no rule was tried out, or where much runs beside what S takes it to wait for: it is as sure as an
+#: experimental one.
 UNLIKE_CERTAINTY = CERTAINTY["experimental"]
 #: Error of a gain besides its spread over steps: what the taking apart itself gets wrong (share of the step).
 GAIN_ERROR = 0.005
@@ -48,14 +49,16 @@ GAIN_ERROR = 0.005
 ALIKE_IN_STEP = 0.5
 
 
-def check_fidelity(what_if: WhatIf, gains: Gains, clock_offset_s: Seconds) -> Fidelity:
+def check_fidelity(what_if: WhatIf, gains: Gains, clock_offset_s: Seconds, beside_share: float) -> Fidelity:
     """Say how well the replay gives the recorded step time, and whether that is enough to judge.
 
-    S is on times as recorded: where clocks differ its discrepancy says nothing.
+    S is on times as recorded: where clocks differ its discrepancy says nothing. `beside_share` is the part of the time of computes
+    in which one runs beside another: what computes overlap with besides, as collectives, the replay has as it was.
     """
     error = abs(gains.replayed_s / gains.recorded_s - 1.0)
     overlaps = overlaps_too_much(what_if.discrepancy) and not clocks_differ(gains, clock_offset_s)
-    return Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR and not overlaps)
+    impossible = overlaps and beside_share > MAX_OVERLAP
+    return Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR and not impossible)
 
 
 def clocks_differ(gains: Gains, clock_offset_s: Seconds) -> bool:
@@ -66,6 +69,13 @@ def clocks_differ(gains: Gains, clock_offset_s: Seconds) -> bool:
 def overlaps_too_much(discrepancy: float) -> bool:
     """Say whether simulated steps are longer than recorded ones by more than the replay may be off."""
     return 1.0 / (1.0 + discrepancy) - 1.0 > MAX_OVERLAP
+
+
+def runs_beside(analysis: Analysis) -> bool:
+    """Say whether much runs beside what S takes it to wait for, by clocks that agree."""
+    return overlaps_too_much(analysis.fidelity.discrepancy) and not clocks_differ(
+        analysis.gains, analysis.clock_offset_s
+    )
 
 
 def believe(analysis: Analysis, judgement: Judgement, prediction: Prediction | None) -> float | None:
@@ -150,7 +160,8 @@ def _gives_much(analysis: Analysis, rule: Rule) -> bool:
 def _trust_rule(analysis: Analysis, rule: Rule, prediction: Prediction | None) -> float:
     """Say how sure a rule that fires can be at most on this job."""
     certain = CERTAINTY[rule.status] * (1.0 - min(DOUBT_BY_FILLED * analysis.filled_share, MAX_DOUBT))
-    if prediction is not None and prediction.unlike:
+    unlike = prediction is not None and bool(prediction.unlike)
+    if unlike or runs_beside(analysis):
         certain *= UNLIKE_CERTAINTY
     return certain
 

@@ -54,6 +54,26 @@ def find_overlaps(block: Block, usual_s: Seconds) -> Overlaps:
     return found
 
 
+def measure_beside(blocks: Sequence[Block]) -> float:
+    """Say for which part of the time that computes take one runs beside the one that its worker launched before; 0..1."""
+    beside_s = took_s = 0.0
+    for block in blocks:
+        nodes = block.nodes
+        computes = np.flatnonzero(of_types(nodes.op, DIRECTIONS))
+        stride = max(1, -(-block.start_s[0].size // MAX_LANES)) if len(nodes) else 1
+        start_s, end_s = (
+            times[computes].reshape(len(computes), -1)[:, ::stride] for times in (block.start_s, block.end_s)
+        )
+        order = np.lexsort((start_s, np.broadcast_to(nodes.stage[computes][:, None], start_s.shape)), axis=0)
+        start_s, end_s = (np.take_along_axis(times, order, axis=0) for times in (start_s, end_s))
+        stage = nodes.stage[computes][order]
+        earlier, later = slice(None, -1), slice(1, None)
+        both_s = np.minimum(end_s[earlier], end_s[later]) - start_s[later]
+        beside_s += float(np.nansum(np.where(stage[earlier] == stage[later], np.maximum(both_s, 0.0), 0.0)))
+        took_s += float(np.nansum(end_s - start_s))
+    return beside_s / took_s if took_s else 0.0
+
+
 def chain_beside(waits: list[set[int]], computes: Sequence[int], overlaps: Overlaps) -> list[int]:
     """Let each compute of a worker wait for those before it, but for those that run beside it: then for what these waited for.
 

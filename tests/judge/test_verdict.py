@@ -22,6 +22,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.judge.alternatives import merge_alternatives
+from diagnose.judge.caveats import list_caveats
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import MAX_REPLAY_ERROR, chance_above, check_fidelity, student_below, trust_looks
 from diagnose.judge.rest import describe_unlooked
@@ -714,18 +715,35 @@ def test_one_rank_that_reduces_with_others_is_lone() -> None:
 
 
 def test_simulated_steps_longer_than_recorded_ones_are_not_trusted() -> None:
-    """Where operations overlap that the graph puts one after the other the replay is not faithful; a little of it is nothing."""
+    """Where computes overlap that the graph puts one after the other the replay is not faithful; a little of it is nothing."""
     analysis = slow_job()
     verdicts = {}
-    for discrepancy in (0.5, -0.03, -0.1):
+    for discrepancy, beside_share in ((0.5, 0.06), (-0.03, 0.06), (-0.1, 0.04), (-0.1, 0.06)):
         what_if = dataclasses.replace(analysis.what_if, discrepancy=discrepancy)
-        fidelity = check_fidelity(what_if, analysis.gains, analysis.clock_offset_s)
+        fidelity = check_fidelity(what_if, analysis.gains, analysis.clock_offset_s, beside_share)
         found = reach(analysis, what_if=what_if, fidelity=fidelity)
-        verdicts[discrepancy] = (fidelity.ok, found.verdict)
-    assert verdicts == {0.5: (True, "straggling"), -0.03: (True, "straggling"), -0.1: (False, "inconclusive")}
+        verdicts[discrepancy, beside_share] = (fidelity.ok, found.verdict)
+    straggles = (True, "straggling")
+    assert verdicts == {
+        (0.5, 0.06): straggles,
+        (-0.03, 0.06): straggles,
+        (-0.1, 0.04): straggles,
+        (-0.1, 0.06): (False, "inconclusive"),
+    }
     assert found.why.startswith("simulated steps are 11% longer than the recorded ones")
     off_s = np.full_like(analysis.clock_offset_s, 0.01 * analysis.gains.recorded_s)
-    assert check_fidelity(what_if, analysis.gains, off_s).ok
+    assert check_fidelity(what_if, analysis.gains, off_s, 0.06).ok
+
+
+def test_communication_beside_computes_is_told_and_less_sure() -> None:
+    """As gradients that are reduced while the last backward runs: S is off, the replay is not, and rules were not tried there."""
+    analysis = slow_job()
+    beside = dataclasses.replace(analysis, fidelity=msgspec.structs.replace(analysis.fidelity, discrepancy=-0.1))
+    sure = [reach(of).causes[0].confidence for of in (analysis, beside)]
+    assert sure[1] == pytest.approx(0.85 * sure[0], abs=1e-3)
+    assert [text[:31] for text in list_caveats(beside)] == ["communication runs beside what S"]
+    off_s = np.full_like(analysis.clock_offset_s, 0.01 * analysis.gains.recorded_s)
+    assert reach(beside, clock_offset_s=off_s).causes[0].confidence == sure[0]
 
 
 # ------------------------------------------------------------------------------------------ how sure
