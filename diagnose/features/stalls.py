@@ -132,6 +132,8 @@ PERIOD_CHANCE = 0.05
 RECORDED_SHARE = 0.5
 #: A worker with rows of its loader in this part of the steps has them wherever it waits: those that lack are too short.
 ALL_STEPS_SHARE = 0.5
+#: Waits of two stages are of the same seconds up to this part of them.
+ALIKE_SHARE = 0.05
 #: Stalls within this part of a worker's mean interval are close; so many must be expected at random to tell.
 CLOSE_SHARE = 0.4
 #: So many stalls follow closely at most.
@@ -280,7 +282,7 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> Feature:
     is_told = waits.told.any() or (told is not None and told.any())
     # Who records collections records all of them; rows that took nothing are calls that a job made itself.
     records = bool(((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s)).any())
-    if is_told or records or first_s.sum() < FIRST_SHARE * waited_s.sum():
+    if is_told or records or first_s.sum() < FIRST_SHARE * waited_s.sum() or _wait_alike(waited_s):
         return Feature(0.0)
     hits = waited_s > _least_length(waited_s)
     in_step: Bools = np.any(hits, axis=(0, 2))
@@ -290,6 +292,14 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> Feature:
     is_one = hits.any(axis=1).sum() == 1
     counts_steps = is_one and hits.sum() >= MIN_PERIODIC and regularity >= REGULAR and chance <= PERIOD_CHANCE
     return Feature(COLLECTED_CHANCE if seldom and not counts_steps and not _are_together(hits) else 0.0)
+
+
+def _wait_alike(waited_s: Seconds) -> bool:
+    """Say whether two stages of a rank mostly wait as long, as for inputs and labels; shape (n_stages, n_steps, n_dp)."""
+    if len(waited_s) == 1:
+        return False
+    second_s, longest_s = np.sort(waited_s, axis=0)[-2:]
+    return float(longest_s[second_s >= (1.0 - ALIKE_SHARE) * longest_s].sum()) > HALF_SHARE * float(longest_s.sum())
 
 
 def _are_together(hits: Bools) -> bool:

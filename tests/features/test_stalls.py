@@ -471,6 +471,18 @@ def test_who_begins_late_now_and_then_loads_or_collects(places: Collection[tuple
     assert measure_stalls(parts, calls)["input.collected_doubt"].value == doubt
 
 
+@pytest.mark.parametrize(("last_s", "doubt"), [(2.0, 0.0), (1.92, 0.0), (1.8, COLLECTED_CHANCE)])
+def test_both_ends_that_wait_as_long_do_not_collect(last_s: float, doubt: float) -> None:
+    """The stage that reads labels waits by the same seconds in the same steps."""
+    late = {
+        (FORWARD, stage, 0, step, dp): s
+        for step, dp in ((1, 0), (4, 1), (8, 0))
+        for stage, s in ((0, 2.0), (2, last_s))
+    }
+    parts = stalled(before=of(StallKind.INPUT, late), n_stages=3)
+    assert values(parts, "input")["collected_doubt"] == doubt
+
+
 @pytest.mark.parametrize(
     ("place", "is_before", "doubt"),
     [

@@ -121,6 +121,25 @@ def test_one_bad_loader_is_late_for_any_forward(steps: tuple[int, ...], kind: St
     assert share_of(judged(nothing(), gaps), kind) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("length_s", "middle_s", "kind"),
+    [
+        (STALL_S, 0.0, StallKind.INPUT),
+        (0.96 * STALL_S, 0.0, StallKind.INPUT),
+        (STALL_S, STALL_S, StallKind.COLLECTION),
+    ],
+    ids=["as long", "nearly", "another stage, too"],
+)
+def test_both_ends_that_wait_as_long_read_from_one_loader(length_s: float, middle_s: float, kind: StallKind) -> None:
+    """Inputs and labels of a rank, in one step and as late: a few such waits are no collections."""
+    before_s = nothing()
+    for step, dp in ((2, 0), (3, 1), (7, 0)):
+        before_s[FORWARD, 0, 0, step, dp] = STALL_S
+        before_s[FORWARD, STAGES - 1, 0, step, dp] = length_s
+        before_s[FORWARD, 1, 0, step, dp] = middle_s
+    assert judged(nothing(), before_s).before[FORWARD, STAGES - 1, 0, 2, 0] == kind
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_collects_more_often_on_the_first_stage_does_not_wait_for_input(seed: int) -> None:
     """In each of its forwards alike, and on all other stages, too: that the first ones stall as the others says nothing."""

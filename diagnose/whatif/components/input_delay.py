@@ -28,6 +28,8 @@ INPUT_RATE_RATIO = 3.0
 #: In the steps in which it collects a worker does so once or twice, whichever the forward; a late loader holds up more, or this
 #: part of all forwards.
 COLLECTIONS_A_STEP = 2.2
+#: Two stalls are of the same seconds up to this part of them.
+ALIKE_SHARE = 0.05
 MOST_FORWARDS = 0.75
 
 
@@ -40,11 +42,12 @@ def attribute_to_input(found: LongStalls) -> None:
     if found.reads_input is False:
         return
     at = np.zeros(found.long.shape, dtype=bool)
+    _mark_both_ends(found, at)
     readers = _find_readers(found)
     for reader in readers:
         here = _Reader(found, reader, [v for v in range(found.n_stages) if v not in readers])
         if here.forward.any():
-            at[0, reader, 0] = _firsts_of_steps(here)
+            at[0, reader, 0] |= _firsts_of_steps(here)
             at[0, reader] |= _all_at_once(here)
             at[0, reader] |= _every_forward(here, at[0, reader])
     found.assign(at & found.long, StallKind.INPUT)
@@ -98,6 +101,23 @@ def _find_readers(found: LongStalls) -> list[int]:
         if all(more_than_chance(n_stalled, n, usual, INPUT_RATE_RATIO) for n_stalled, n in stalled):
             return [0, last]
     return [0]
+
+
+def _mark_both_ends(found: LongStalls, at: Bools) -> None:
+    """Mark, in place, first forwards of steps that stall as long on the stages that begin and end the model, if most do so.
+
+    One rank's inputs and labels come from one loader; no two workers collect at once, as long; what stops all stops others, too.
+    """
+    last = found.last % found.long.shape[1]
+    first = found.long[0, :, 0]  # (n_virtual, n_steps, n_dp)
+    middle = [v for v in range(len(first)) if v % found.n_stages not in (0, last % found.n_stages)]
+    if not middle:
+        return
+    begin_s, end_s = ((found.stalls.before_s + found.stalls.inside_s)[0, v, 0] for v in (0, last))
+    alike = np.abs(begin_s - end_s) <= ALIKE_SHARE * np.maximum(begin_s, end_s)
+    both: Bools = first[0] & first[last] & alike & ~np.any(first[middle], axis=0)
+    if 2 * both.sum() > max(first[0].sum(), first[last].sum()):
+        at[0, [0, last], 0] |= both
 
 
 def _firsts_of_steps(here: _Reader) -> Bools:
