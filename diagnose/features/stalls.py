@@ -118,6 +118,8 @@ PACE_CHANCE = 0.5
 #: Without rows pauses of single workers, or one or two, are as often those of a process that something else stops: of five jobs
 #: recorded for this project with pauses of one worker two had collections, none an allocator.
 LONE_CHANCE = TOSS_UP
+#: ... or beside computes that wait for communication for so much of their time.
+HELD_SHARE = 0.25
 #: Single workers are fewer than this part of those that so many pauses would be on, did they choose none; both counted by seconds.
 LONE_WORKERS_SHARE, FEW_STALLS = 2.0 / 3.0, 2.0
 #: ... and collections come again: what all have in one step and hardly ever later, as in the first of a job, is no proof of them.
@@ -736,7 +738,11 @@ def _measure_chances(breakdown: Breakdown) -> Features:
         of_place <= PLACED_CHANCE,
         hit.shape[-1] > 1 and bool((hit.all(axis=-1) | ~hit.any(axis=-1)).all()),
     )
-    is_seen = (is_placed and (on_stages or of_growth <= GROWING_CHANCE)) or _is_told(breakdown, StallKind.ALLOCATION)
+    held_s = float(stalls.seconds_of(StallKind.QUEUE).sum())
+    held_s += 0.0 if breakdown.queue_wait_s is None else float(breakdown.queue_wait_s.sum())
+    is_held = held_s > HELD_SHARE * float(seconds.sum())  # then more of it may be computes that communication holds
+    is_seen = is_placed and not is_held and (on_stages or of_growth <= GROWING_CHANCE)
+    is_seen |= _is_told(breakdown, StallKind.ALLOCATION)
     return {
         "allocator.place_chance": Feature(of_place),
         "allocator.growth_chance": Feature(of_growth),

@@ -471,6 +471,16 @@ def test_who_begins_late_now_and_then_loads_or_collects(places: Collection[tuple
     assert measure_stalls(parts, calls)["input.collected_doubt"].value == doubt
 
 
+@pytest.mark.parametrize(("held_s", "doubt"), [(2.4, 0.0), (2.6, LONE_CHANCE)])
+def test_an_allocator_beside_computes_that_communication_holds_is_in_doubt(held_s: float, doubt: float) -> None:
+    """Ten seconds on all ranks of a stage, beside more than a quarter of that in which others wait: these may be held, too."""
+    places = {(BACKWARD, 0, 0, step, dp): 1.0 for dp in range(2) for step in range(5, N_STEPS)}
+    parts = stalled(of(StallKind.ALLOCATION, places), n_dp=2)
+    parts = dataclasses.replace(parts, queue_wait_s=np.full(parts.compute_s.shape, held_s / parts.compute_s.size))
+    assert values(parts, "allocator")["unseen_doubt"] == doubt
+    assert values(dataclasses.replace(parts, queue_wait_s=None), "allocator")["unseen_doubt"] == 0.0
+
+
 @pytest.mark.parametrize(("last_s", "doubt"), [(2.0, 0.0), (1.92, 0.0), (1.8, COLLECTED_CHANCE)])
 def test_both_ends_that_wait_as_long_do_not_collect(last_s: float, doubt: float) -> None:
     """The stage that reads labels waits by the same seconds in the same steps."""
