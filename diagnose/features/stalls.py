@@ -1,6 +1,7 @@
 """What the stalls of computes look like: those of garbage collection, of the allocator, and of input."""
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from diagnose.model.optype import NAMES as OPTYPES
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.numerics.chance import TOSS_UP, chance_of_excess, chance_of_growth
+from diagnose.numerics.chance import TOSS_UP, chance_of_excess, chance_of_growth, weigh_part_against_length
 from diagnose.numerics.period import find_period
 from diagnose.numerics.robust import nan_median, robust_deviation, weighted_median
 
@@ -118,6 +119,8 @@ PACE_CHANCE = 0.5
 #: Without rows pauses of single workers, or one or two, are as often those of a process that something else stops: of five jobs
 #: recorded for this project with pauses of one worker two had collections, none an allocator.
 LONE_CHANCE = TOSS_UP
+#: ... and workers with fewer than this part of the most have some by chance (as for the component).
+MUCH_SHARE = 0.25
 #: ... or beside computes that wait for communication for so much of their time.
 HELD_SHARE = 0.25
 #: Single workers are fewer than this part of those that so many pauses would be on, did they choose none; both counted by seconds.
@@ -742,13 +745,30 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     held_s += 0.0 if breakdown.queue_wait_s is None else float(breakdown.queue_wait_s.sum())
     is_held = held_s > HELD_SHARE * float(seconds.sum())  # then more of it may be computes that communication holds
     is_seen = is_placed and not is_held and (on_stages or of_growth <= GROWING_CHANCE)
-    is_seen |= _is_told(breakdown, StallKind.ALLOCATION)
+    is_told = _is_told(breakdown, StallKind.ALLOCATION)
+    if is_seen and not is_told and not is_pace:
+        is_pace = _may_be_a_pace(breakdown, by_worker.sum(axis=1))
+    is_seen |= is_told
     return {
         "allocator.place_chance": Feature(of_place),
         "allocator.growth_chance": Feature(of_growth),
         "allocator.unseen_doubt": Feature(0.0 if is_seen else LONE_CHANCE),
         "allocator.pace_doubt": Feature(PACE_CHANCE if is_pace else 0.0),
     }
+
+
+def _may_be_a_pace(breakdown: Breakdown, often: Seconds) -> bool:
+    """Say whether stalls of workers may be those of slow ones: they take a part longer, and an allocator as long in all computes.
+
+    `often` says how many each has, shape (n_stages, n_dp); where all ranks of a stage have them no single one is slow.
+    """
+    stalls, mostly = breakdown.stalls, often >= MUCH_SHARE * often.max()
+    if mostly.all(axis=-1).any():
+        return False
+    long_s = stalls.inside_s + stalls.before_s
+    work_s = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
+    theirs = np.tile(mostly, (long_s.shape[1] // len(mostly), 1))[:, None, None, :] & (long_s > 0)
+    return weigh_part_against_length(theirs, long_s / work_s, long_s) > math.log(PLACED_CHANCE)
 
 
 def _growth(by_step: Seconds, n_stalls: int) -> Feature:

@@ -4,6 +4,7 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.whatif import WhatIf
 from diagnose.numerics.chance import TOSS_UP
@@ -101,7 +102,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
         reason = "with one dp rank no worker has peers on its stage, and none fell behind itself"
         found = {f"worker.{name}": Feature.missing(reason) for name in names}
     elif not breakdown.slow_workers.any():
-        values = dict.fromkeys(names, 0.0) | {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0}
+        values = dict.fromkeys(names, 0.0) | _measure_jitter(breakdown)
         found = {f"worker.{name}": Feature(value) for name, value in values.items()}
     else:
         dp, stage = slow_workers(breakdown)[0]
@@ -130,6 +131,33 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
     found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
     found["stage.m_s"] = missing if what_if.m_s is None else Feature(what_if.m_s)
     return found
+
+
+def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
+    """Measure the worker that is slow now and then, whatever it computes, as where another process shares its machine."""
+    stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
+    work_s = np.nan_to_num(breakdown.compute_s) - stalls.inside_s
+    stalled_s = stalls.seconds_of(StallKind.WORKER)
+    by_worker, of_work, hits = (
+        a.reshape(len(a), -1, n_stages, *a.shape[2:]) for a in (stalled_s, work_s, (stalled_s > 0).astype(float))
+    )
+    often = hits.any(axis=(1, 4)).mean(axis=(0, 2))  # (n_stages, n_dp): of its places
+    is_slow = often > MOST_OF_IT
+    found = {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0}
+    if not is_slow.any():
+        return found
+    lost_s = by_worker.sum(axis=(0, 1, 3, 4))
+    stage, dp = np.unravel_index(int(np.where(is_slow, lost_s, 0.0).argmax()), is_slow.shape)
+    extra, usual = (a[:, :, stage, :, :, dp].sum(axis=(1, 2, 3)) for a in (by_worker, of_work))
+    ratio = 1.0 + extra / np.where(usual > 0, usual, 1.0)  # (n_directions,)
+    in_step = hits[:, :, stage, :, :, dp].any(axis=(0, 1, 2))
+    return {
+        "ratio": float(ratio.mean()),
+        "forward_ratio": float(ratio[0]),
+        "backward_ratio": float(ratio[1:].mean()),
+        "slow_steps_share": float(in_step.mean()),
+        "slow_share": float(is_slow.mean()),
+    }
 
 
 def _count_began(breakdown: Breakdown) -> float:

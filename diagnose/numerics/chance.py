@@ -9,11 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 #: Something else is as probable as the cause that is named: a shade less, so that the cause stays first.
 TOSS_UP = 0.495
 #: What comes in bursts differs from one span of time to the next; so many spans at least tell.
 MIN_SPANS = 6
+#: Fewer lengths have no spread that says anything; keeps a division by none finite.
+MIN_EACH, TINY = 5, 1e-12
+#: Less than this part of a compute is its ordinary variation; nearly all that stand out are longer than this quantile of them.
+LEAST_PART, SHORTEST = 0.1, 0.05
 #: Terms of a continued fraction: it has converged when one changes less than what a float can tell.
 MAX_TERMS, EPSILON = 100_000, 1e-15
 
@@ -120,3 +126,24 @@ def divergence(share: float, expected: float) -> float:
         return 0.0
     left = (1.0 - share) * np.log((1.0 - share) / (1.0 - expected)) if share < 1.0 else 0.0
     return float(share * np.log(share / expected) + left)
+
+
+def weigh_part_against_length(at: Bools, part: Floats, seconds: Floats) -> float:
+    """Give the log odds that what lengthens forwards and backwards takes the same part of both, and not the same seconds.
+
+    By medians of logs, as of lengths that are lognormal; of those that stand out in both directions, each by its own measure. All
+    have directions as their first axis, forwards first; `at` marks what is lengthened. 0 where fewer than five of either are.
+    """
+    at = at & (part > LEAST_PART)
+    apart, variance = [], []
+    for of_all in (part, seconds):
+        each = [of_all[0][at[0]], of_all[1:][at[1:]]]
+        if min(map(len, each)) < MIN_EACH:
+            return 0.0
+        shortest = max(float(np.quantile(of, SHORTEST)) for of in each)
+        longer = [of[of >= shortest] for of in each]
+        # Where hardly any of one direction are as long as those of the other they are far apart, and nothing was out of sight.
+        forward, backward = map(np.log, longer if min(map(len, longer)) >= MIN_EACH else each)
+        apart.append(float(np.median(backward) - np.median(forward)))
+        variance.append(float(sum(np.var(of) / len(of) for of in (forward, backward))))
+    return (apart[1] ** 2 - apart[0] ** 2) / (2.0 * max(*variance, TINY))

@@ -15,7 +15,8 @@ from diagnose.features.workers import (
     slow_steps,
     slow_workers,
 )
-from tests.features.hand import N_STEPS, STEPS, components, slowed, what_if
+from diagnose.model.stalls import StallKind
+from tests.features.hand import N_STEPS, STEPS, components, slowed, stalled, what_if
 
 
 def test_nobody_is_slow() -> None:
@@ -35,6 +36,23 @@ def test_a_slow_worker_is_measured_in_both_directions() -> None:
     assert found["worker.ratio"].value == pytest.approx(2.5)
     assert found["worker.slow_share"].value == pytest.approx(0.25)
     assert found["worker.slow_steps_share"].value == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("places", [2, 1])
+def test_who_is_slow_now_and_then_is_measured(places: int) -> None:
+    """Half of all computes take 1.5 times as long; where it is the same microbatch in each step the worker is not measured."""
+    halves = {
+        (way, 1, mb, step, 0): (0.5 * (1 + way), StallKind.WORKER)
+        for way in (0, 1)
+        for mb in range(places)
+        for step in range(0, N_STEPS, 2)
+    }
+    found = {name: feature.value for name, feature in measure_workers(stalled(halves), what_if()).items()}
+    told = [
+        found[f"worker.{name}"]
+        for name in ("ratio", "forward_ratio", "backward_ratio", "slow_steps_share", "slow_share")
+    ]
+    assert told == (pytest.approx([1.25, 1.25, 1.25, 0.5, 0.25]) if places == 2 else [1.0, 1.0, 1.0, 0.0, 0.0])
 
 
 def test_the_ratio_is_of_the_steps_in_which_the_worker_is_slow() -> None:

@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy.special import betainc
 
-from diagnose.numerics.chance import chance_of_excess, chance_of_growth, incomplete_beta, measure_bursts
+from diagnose.numerics.chance import (
+    chance_of_excess,
+    chance_of_growth,
+    incomplete_beta,
+    measure_bursts,
+    weigh_part_against_length,
+)
 
 N_STEPS = 40
 TRIED = np.full(N_STEPS, 50)
@@ -74,3 +80,22 @@ def test_the_beta_function_is_that_of_scipy(scale: float) -> None:
         x = min(a / (a + b) * shift, 1.0)
         assert incomplete_beta(a, b, x) == pytest.approx(float(betainc(a, b, x)), rel=1e-8, abs=1e-200)
     assert (incomplete_beta(2.0, scale, 0.0), incomplete_beta(2.0, scale, 1.0)) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("seen_from", [0.0, 0.35], ids=["all", "only long ones stand out"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_part_is_told_from_a_length(seed: int, seen_from: float) -> None:
+    """Half of a forward of 1 s and of a backward of 2 s, or 0.5 s of both; a length is no part where short ones are not seen."""
+    rng = np.random.default_rng(seed)
+    drawn, work_s = 0.5 * rng.lognormal(0.0, 0.4, (2, 80)), np.array([[1.0], [2.0]])
+    for part, is_part in ((drawn, True), (drawn / work_s, False)):
+        odds = weigh_part_against_length(part > seen_from, part, part * work_s)
+        assert odds > 4.0 if is_part else odds < (2.0 if seen_from else -4.0)
+
+
+@pytest.mark.parametrize("n", [(4, 30), (30, 4), (0, 0)])
+def test_few_lengths_tell_nothing(n: tuple[int, int]) -> None:
+    """Five of either direction are asked for."""
+    part = np.random.default_rng(0).lognormal(0.0, 0.4, (2, 30))
+    at = np.arange(30) < np.array(n)[:, None]
+    assert weigh_part_against_length(at, part, part * np.array([[1.0], [2.0]])) == 0.0

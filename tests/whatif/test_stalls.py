@@ -168,6 +168,19 @@ def test_stalls_of_both_directions_in_one_place_are_the_allocators(seed: int, st
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("of_backward", "dp", "kind"),
+    [(2.0, 1, StallKind.WORKER), (1.0, 1, StallKind.ALLOCATION), (2.0, slice(None), StallKind.ALLOCATION)],
+    ids=["a part of each", "as long", "on all ranks"],
+)
+def test_who_takes_a_part_longer_now_and_then_is_slow(seed: int, of_backward: float, dp: Any, kind: StallKind) -> None:
+    """A machine that others share lengthens a backward of two seconds by twice as much as a forward; no allocator does."""
+    inside_s = at_random(marked((FORWARD, BACKWARD), 1, dp=dp), 0.4, seed)
+    inside_s[BACKWARD] *= of_backward
+    assert share_of(judged(inside_s), kind) > 0.9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.4])
 def test_stalls_everywhere_are_nobodys(seed: int, share: float) -> None:
     """Where all workers stall in both directions at random it is neither the allocator nor a collection, however many do."""

@@ -5,7 +5,7 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.stalls import MIN_STALLS, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints
-from diagnose.numerics.chance import chance_of_excess, chance_of_growth, chance_of_many
+from diagnose.numerics.chance import chance_of_excess, chance_of_growth, chance_of_many, weigh_part_against_length
 from diagnose.whatif.components.attribution import CHANCE, TINY_S, LongStalls, rate
 from diagnose.whatif.components.component import Component, Part
 
@@ -17,6 +17,8 @@ MAX_MARKED_WORKERS = 64
 #: backwards are not the allocator's.
 LEVELS_A_DOUBLING = 1
 FORWARD_RATIO = 3.0
+#: Workers with fewer stalls than this part of the most have some by chance.
+MUCH_SHARE = 0.25
 
 
 def attribute_to_allocator(found: LongStalls) -> None:
@@ -57,7 +59,14 @@ def attribute_to_allocator(found: LongStalls) -> None:
     if (at[0] & ~alike).sum() > FORWARD_RATIO * at[1:].sum():
         return
     at[0] = alike
-    found.assign(at, StallKind.ALLOCATION)
+    by_worker = at.reshape(shape).sum(axis=(0, 1, 3, 4))  # (n_stages, n_dp)
+    most = by_worker >= MUCH_SHARE * by_worker.max()
+    # A slow machine, or one that another process shares now and then, lengthens a compute by a part; an allocator takes its time.
+    # Of any size: those of one size take the same seconds. Where all ranks of a stage have it no single worker is slow.
+    theirs = np.tile(most, (n_chunks, 1))[:, None, None, :] & (found.share > 0)
+    odds = weigh_part_against_length(theirs, found.share, found.stalls.inside_s + found.stalls.before_s)
+    is_slow = odds > -np.log(CHANCE) and not most.all(axis=1).any()
+    found.assign(at, StallKind.WORKER if is_slow else StallKind.ALLOCATION)
 
 
 def _find_subset(stalled: Ints, there: Ints) -> Bools:
