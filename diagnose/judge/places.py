@@ -8,8 +8,9 @@ import numpy as np
 from diagnose.judge.members import name_member, suspect_hosts
 from diagnose.judge.worth import measure_named, most_gain
 from diagnose.model.analysis import Analysis, Suspects
-from diagnose.model.components import Gains
+from diagnose.model.components import STALLED, Gains
 from diagnose.model.place import Link, Where, Worker
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Seconds, Trace
 
 #: Nobody is named where the workers together have less than this part of the gain.
@@ -25,6 +26,8 @@ ELSEWHERE_SHARE = 0.001
 NAMED_FROM = (0.5, 0.25, 0.1)
 #: More than this part is most of it.
 MOST_OF_IT = 0.5
+#: What usually all have is a single worker's, of several, where it bears this part of it.
+SEVERAL_WORKERS, ALONE_SHARE = 4, 0.9
 #: Named workers are the culprits where mending them gives back this part of all; of what chance spreads over a few workers the
 #: worst ones bear up to 0.8.
 MOSTLY = 0.9
@@ -36,11 +39,22 @@ def locate(analysis: Analysis, components: Sequence[str], place: str) -> Where:
     if place == "stages":
         return Where(stages=tuple(int(trace.stage_labels[stage]) for stage in suspects.long_stages))
     if place != "workers":
-        return Where()
+        return _locate_lone(analysis, components)
     whom = analysis.gains.traits_of(components).whom
     if whom == "links":
         return _locate_links(trace, suspects)
     return _name_workers(analysis, find_culprits(analysis, components), slow=whom == "workers")
+
+
+def _locate_lone(analysis: Analysis, components: Sequence[str]) -> Where:
+    """Name the only one of several workers that stalls where usually all do, as the rank that alone collects."""
+    if tuple(components) != (STALLED[StallKind.COLLECTION],):
+        return Where()
+    lost = _sum_blame(analysis.gains, components)
+    if lost.size < SEVERAL_WORKERS or not lost.any() or lost.max() < ALONE_SHARE * lost.sum():
+        return Where()
+    dp, stage = np.unravel_index(int(lost.argmax()), lost.shape)
+    return _name_workers(analysis, [(int(dp), int(stage))], slow=False)
 
 
 def _locate_links(trace: Trace, suspects: Suspects) -> Where:

@@ -641,6 +641,25 @@ def test_who_bears_a_share_of_the_worst_is_named(
     assert list_blamed(blamed(lost), ("pause",), share) == named
 
 
+@pytest.mark.parametrize(
+    ("lost", "component", "named"),
+    [
+        ([[0.91, 0.09], [0.0, 0.0]], "gc-pause", [(0, 0)]),
+        ([[0.89, 0.11], [0.0, 0.0]], "gc-pause", []),
+        ([[0.0, 0.0, 1.0]], "gc-pause", []),
+        ([[0.96, 0.04], [0.0, 0.0]], "microbatch", []),
+        ([[0.0, 0.0], [0.0, 0.0]], "gc-pause", []),
+    ],
+    ids=["one collects", "others, too", "few workers", "sequences", "nobody"],
+)
+def test_the_only_one_that_collects_is_named(
+    lost: list[list[float]], component: str, named: list[tuple[int, int]]
+) -> None:
+    """Collections are spread over a job, but for those of a rank that alone has them."""
+    where = locate(blamed(lost, component), (component,), "spread")
+    assert [(worker.dp, worker.pp) for worker in where.workers] == named
+
+
 def test_who_can_have_it_counts() -> None:
     """Where only workers of some stages can lose time, half of those that can is spread."""
     lost = [[0.3, 0.0], [0.3, 0.0], [0.3, 0.0], [0.0, 0.0]]
