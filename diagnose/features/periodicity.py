@@ -179,8 +179,9 @@ def _measure_borders(breakdown: Breakdown, order: Ints, gains: Gains, evidence: 
 def _waits_after(breakdown: Breakdown, borders: Ints) -> float:
     """Say which part of the seconds waited for input, that no row tells of, lies in the steps after some borders."""
     stalls = breakdown.stalls
-    waited_s = np.where((stalls.inside == StallKind.INPUT) & ~stalls.recorded_inside, stalls.inside_s, 0.0)
-    waited_s += np.where((stalls.before == StallKind.INPUT) & ~stalls.recorded_before, stalls.before_s, 0.0)
+    inside, before = stalls.of_kind(StallKind.INPUT)
+    waited_s = np.where(inside & ~stalls.recorded_inside, stalls.inside_s, 0.0)
+    waited_s += np.where(before & ~stalls.recorded_before, stalls.before_s, 0.0)
     by_step = waited_s.sum(axis=(0, 1, 2, 4))
     if breakdown.start_s is not None and breakdown.start_recorded is not None:
         by_step = by_step + np.where(breakdown.start_recorded, 0.0, breakdown.start_s).sum(axis=(0, 2))

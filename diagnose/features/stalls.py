@@ -10,7 +10,7 @@ from diagnose.model.components import Breakdown
 from diagnose.model.course import Course
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import NAMES as OPTYPES
-from diagnose.model.optype import Op
+from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Seconds
 from diagnose.numerics.chance import TOSS_UP, chance_of_excess, chance_of_growth
@@ -246,8 +246,7 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:
     """Say which part of the seconds paused as if by collections is on workers whose collections are recorded, and are not these."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
     paused_s = stalls.seconds_of(StallKind.COLLECTION)
-    told = stalls.recorded_inside & (stalls.inside == StallKind.COLLECTION)
-    told |= stalls.recorded_before & (stalls.before == StallKind.COLLECTION)
+    told = np.logical_or(*stalls.told_of(StallKind.COLLECTION))
     all_s, silent_s = (
         _add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in (paused_s, np.where(told, 0.0, paused_s))
     )  # (n_stages, n_dp)
@@ -307,9 +306,7 @@ def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:
     """
     stalls, order = breakdown.stalls, np.argsort(breakdown.steps, kind="stable")
     steps = breakdown.steps[order]
-    told_s = np.where(stalls.recorded_inside & (stalls.inside == StallKind.INPUT), stalls.inside_s, 0.0)
-    told_s = told_s + np.where(stalls.recorded_before & (stalls.before == StallKind.INPUT), stalls.before_s, 0.0)
-    told = told_s.any(axis=(0, 1, 2, 4))
+    told = stalls.told_seconds_of(StallKind.INPUT).any(axis=(0, 1, 2, 4))
     if breakdown.start_recorded is not None:
         told = told | breakdown.start_recorded.any(axis=(0, 2))
     if waited_s[~told].sum() > RECORDED_SHARE * waited_s.sum():
@@ -398,7 +395,7 @@ def _waits_as_computes_pause(breakdown: Breakdown, waits: _Waits) -> bool:
 
 def _pauses(stalls: Stalls, *kinds: StallKind) -> Seconds:
     """Give the seconds of each pause inside a compute that no row tells of."""
-    of_kinds = np.isin(stalls.inside, kinds) & ~stalls.recorded_inside & (stalls.inside_s > 0)
+    of_kinds = of_types(stalls.inside, kinds) & ~stalls.recorded_inside & (stalls.inside_s > 0)
     return np.asarray(stalls.inside_s[of_kinds])
 
 
@@ -433,10 +430,7 @@ def _waits_at_period(breakdown: Breakdown, waits: _Waits) -> bool:
 
 def _told_share(breakdown: Breakdown, total_s: float) -> float:
     """Say which part of the seconds waited for input has rows, those between steps, which only rows show, among them."""
-    stalls, inside = breakdown.stalls, breakdown.stalls.inside == StallKind.INPUT
-    told_s = np.where(stalls.recorded_inside & inside, stalls.inside_s, 0.0)
-    told_s += np.where(stalls.recorded_before & (stalls.before == StallKind.INPUT), stalls.before_s, 0.0)
-    by_step = told_s.sum(axis=(0, 1, 2)).max(axis=-1)
+    by_step = breakdown.stalls.told_seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2)).max(axis=-1)
     if breakdown.start_s is not None and breakdown.start_recorded is not None:
         by_step = by_step + np.where(breakdown.start_recorded, breakdown.start_s, 0.0).max(axis=(0, 2))
     return float(by_step.sum() + np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0))) / total_s
@@ -464,9 +458,7 @@ def _waited_by_worker(breakdown: Breakdown, waits: _Waits) -> Seconds:
 
 def _told_of_input(breakdown: Breakdown) -> Bools:
     """Mark the computes whose waits for input have a row; shape of the stalls."""
-    stalls = breakdown.stalls
-    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
-    return np.asarray(told | (stalls.recorded_before & (stalls.before == StallKind.INPUT)))
+    return np.asarray(np.logical_or(*breakdown.stalls.told_of(StallKind.INPUT)))
 
 
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
@@ -493,15 +485,16 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     start_s, start_recorded = _starts_of(breakdown, whose)
     if start_s is not None:
         # Who waits before it begins the step with anything waits for its first forward.
+        seconds = np.array(seconds)
         seconds[0, : len(start_s), 0] += start_s
     at = seconds > _least_length(seconds)
     if not at.any():
         return dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
-    recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
-    recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
-    before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
+    told_inside, told_before = stalls.told_of(whose)
+    recorded_s = _sum_at(told_inside, stalls.inside_s) + _sum_at(told_before, stalls.before_s)
+    before = _sum_at(stalls.of_kind(whose)[1], stalls.before_s)
     if start_s is not None and start_recorded is not None:
-        recorded_s += np.where(start_recorded, start_s, 0.0).sum()
+        recorded_s += _sum_at(start_recorded, start_s)
         before += float(start_s.sum())
     total = float(seconds.sum())
     work = np.maximum(np.nan_to_num(breakdown.compute_s[at]) - stalls.inside_s[at], TINY_S)
@@ -512,7 +505,7 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     in_step = (counts > 0).sum(axis=(0, 2))  # workers a step
     order = np.argsort(breakdown.steps, kind="stable")
     return {
-        "recorded_share": Feature(float(recorded_s) / total)
+        "recorded_share": Feature(recorded_s / total)
         if (evidence.op == row).any()
         else Feature.missing(f"the trace has no {OPTYPES[row]} rows"),
         "backward_share": Feature(float(seconds[1:].sum()) / total),
@@ -528,6 +521,11 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         "together_share": Feature(float(np.median(in_step[in_step > 0])) / hit.size),
         "growth": _growth(seconds.sum(axis=(0, 1, 2, 4))[order], int(at.sum())),
     }
+
+
+def _sum_at(at: Bools, seconds: Seconds) -> float:
+    """Add up the seconds at some places."""
+    return float(np.where(at, seconds, 0.0).sum()) if at.any() else 0.0
 
 
 def _starts_of(breakdown: Breakdown, whose: StallKind) -> tuple[Seconds, Bools] | tuple[None, None]:
@@ -559,8 +557,8 @@ def _contrast(breakdown: Breakdown, hit: Bools, whose: StallKind) -> Feature:
     stalls = breakdown.stalls
     known = [whose, StallKind.WORKER, StallKind.QUEUE, StallKind.TOGETHER]
     known += [StallKind.ALLOCATION] if whose == StallKind.COLLECTION else []  # the allocator stops backwards, too
-    other = np.where(np.isin(stalls.inside, known), 0.0, stalls.inside_s)
-    other += np.where(np.isin(stalls.before, known), 0.0, stalls.before_s)
+    other = np.where(of_types(stalls.inside, known), 0.0, stalls.inside_s)
+    other += np.where(of_types(stalls.before, known), 0.0, stalls.before_s)
     here_s = _add_chunks(stalls.seconds_of(whose).sum(axis=2), hit.shape[0])
     elsewhere_s = _add_chunks(other.sum(axis=2), hit.shape[0])
     if whose == StallKind.COLLECTION:
@@ -583,8 +581,8 @@ def _backward_contrast(breakdown: Breakdown) -> Feature:
     if hit.all():
         return Feature.missing("every worker has such stalls")
     known = [StallKind.WORKER, StallKind.QUEUE, StallKind.TOGETHER]
-    seconds = np.where(np.isin(stalls.inside[1:], known), 0.0, stalls.inside_s[1:])
-    seconds += np.where(np.isin(stalls.before[1:], known), 0.0, stalls.before_s[1:])
+    seconds = np.where(of_types(stalls.inside[1:], known), 0.0, stalls.inside_s[1:])
+    seconds += np.where(of_types(stalls.before[1:], known), 0.0, stalls.before_s[1:])
     by_worker = seconds.sum(axis=(0, 2, 3)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)
     here, there = float(by_worker[hit].mean()), float(by_worker[~hit].mean())
     return Feature(min(here / there, MOST) if there > 0 else MOST)

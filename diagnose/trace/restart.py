@@ -47,7 +47,7 @@ def refuse_two_runs(rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLab
         The steps are named.
     """
     n_steps, n_dp, n_stages = sizes
-    forwards = np.flatnonzero(rows.op == Op.FORWARD)
+    forwards = np.flatnonzero(rows.op == int(Op.FORWARD))
     stride = -(-len(forwards) // MAX_FORWARDS)
     forwards = forwards[at[0][forwards] % stride == 0]
     lane = (at[0][forwards].astype(np.int64) * n_dp + at[1][forwards]) * n_stages + at[2][forwards]
@@ -140,7 +140,7 @@ def keep_last_attempt(
     TraceError
         The attempts take turns: they are two runs at a time.
     """
-    forwards = np.flatnonzero(rows.op == Op.FORWARD)
+    forwards = np.flatnonzero(rows.op == int(Op.FORWARD))
     if rows.seq is None or not len(forwards) or rows.seq[forwards].min() < 0:
         return rows, at, ()
     again = _steps_run_again(rows, at, forwards, n_steps)

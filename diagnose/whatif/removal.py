@@ -224,9 +224,8 @@ class Removal:
             work = part.ease_work(work, place, steps, extent.lanes(stage))
         for factor in plan.work:
             work = work * _pick(factor, place, steps)
-        for part, wait_s in waits:
-            if in_graph is None and (lanes := plan.lanes(part.name, stage)) is not True:
-                work = work + mix(lanes, 0.0, wait_s)
+        for part, wait_s in waits if in_graph is None else ():
+            work = work + mix(plan.lanes(part.name, stage), 0.0, wait_s)
         if not len(at):
             return work
         kinds = stalls.inside[(*place, steps)].reshape(-1)[at]
@@ -308,7 +307,9 @@ class Removal:
         orders = range(len(all_players) + 1)
         coalitions = [m for size in orders for m in itertools.combinations(range(len(all_players)), size)]
         removed = [frozenset(name for member in members for name in all_players[member]) for members in coalitions]
-        known = dict(by_step) if all(at.step == 1 for at in pick) else {}
+        # Steps do not know of each other: those of a sample are known where all are.
+        sampled = np.concatenate([np.arange(len(self.between_s))[self._steps_at(i, at)] for i, at in enumerate(pick)])
+        known = {gone: times[sampled] for gone, times in by_step.items()}
         wanted = [gone for gone in removed if gone not in known]
         known |= zip(wanted, self._replay_all(wanted, pick), strict=True)
         worth = {

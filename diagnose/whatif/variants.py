@@ -115,6 +115,8 @@ def find_own_places(left: Seconds, n_stages: int) -> Seconds | None:
     logs = np.log(left)
     of_step = logs - nan_median(logs, axis=2, keepdims=True)
     usual = nan_median(of_step, axis=3)  # (n_directions, n_virtual, n_microbatches, n_dp)
+    if not (usual[:2] > np.log(OWN_RATIO)).all(axis=0).any():
+        return None
     spread = MAD_TO_SIGMA * nan_median(np.abs(of_step - usual[:, :, :, None]), axis=3)
     error = MEDIAN_ERROR * spread / np.sqrt(n_steps)
     # The most that any other rank has there, with its error; NaN where one has no such compute.

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from diagnose.judge.log import join_log, judge_log
-from diagnose.judge.log_causes import _find_data
+from diagnose.judge.log_causes import _find_data, describe_spikes
 from diagnose.model.cause import Cause, When
+from diagnose.model.diagnosis_document import LogSpikes
 from diagnose.model.place import Where, Worker
 from diagnose.model.trace import Job
 from diagnose.model.training_log import Level, LogFacts, SlowRank
@@ -173,3 +174,19 @@ def test_waits_for_data_are_told_of_a_few_lines(n: int, *, told: bool) -> None:
     facts = facts_of(When("constant"))
     few = dataclasses.replace(facts, iterations=facts.iterations[:n], step_s=facts.step_s[:n], parts={"data": 0.5})
     assert [found.cause for found in _find_data(few)] == ["data-loading"] * told
+
+
+@pytest.mark.parametrize(
+    ("is_mean", "interval", "said"),
+    [
+        (False, 1, "3 iterations take 2 s more, at no period: 1% of all time"),
+        (True, 10, "3 lines of 10 iterations take 2 s more, at no period that they show: 1% of all time"),
+    ],
+)
+def test_slow_iterations_of_a_log_are_told(*, is_mean: bool, interval: int, said: str) -> None:
+    """Where a line is the mean of several iterations nobody sees which of them was slow."""
+    facts = dataclasses.replace(facts_of(), is_mean=is_mean, interval=interval)
+    spikes = LogSpikes(
+        count=3, lines=400, pattern="sporadic", period=None, regularity=None, first=10, last=300, matches=(), excess=2.0, lost_s=6.0
+    )  # fmt: skip
+    assert describe_spikes(facts, spikes, 0.01) == said

@@ -395,6 +395,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "how many threads replay does not change what they find",
     (
+        "diagnose/whatif/schedule.py",
+        "r, found, sends = self.recorded, [], [kind in _SENDS for kind in MOVES]",
+        "kind in _SENDS -> (kind not in _SENDS)",
+        0,
+    ): "only whether two types are alike in it is asked",
+    (
         "diagnose/whatif/slow_places.py",
         "recv_of = np.full(len(o.block.nodes), -1)",
         "1 -> 2",

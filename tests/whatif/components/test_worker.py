@@ -11,6 +11,7 @@ from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.step import find_slow_steps
 from diagnose.whatif.components.worker import (
+    find_onsets,
     find_slow_workers,
     measure_draws,
     slow_throughout,
@@ -67,11 +68,21 @@ def test_short_documents_hide_no_slow_worker(factor: Seconds | float, n_stages: 
     documents = np.exp(0.5 * rng.standard_normal((1, 1, N_MICROBATCHES, N_STEPS, N_DP)))
     compute_s = documents * np.exp(0.01 * rng.standard_normal((2, n_stages, N_MICROBATCHES, N_STEPS, N_DP)))
     drawn = measure_draws(compute_s[:, 0])
+    typical_s = np.exp(rng.standard_normal((2, n_stages)))
+    compute_s *= typical_s[:, :, None, None, None]
     compute_s[:, -1:, ..., 0] *= factor
     worker_log = np.zeros((2, n_stages, N_STEPS, N_DP))
     worker_log[:, -1, :, 0] = 0.2
-    found = slow_throughout(compute_s, np.ones((2, n_stages)), np.ones((2, N_STEPS)), worker_log, n_stages, drawn)
+    found = slow_throughout(compute_s, typical_s, np.ones((2, N_STEPS)), worker_log, n_stages, drawn)
     assert (found[0, -1], found.sum()) == (slow, slow)
+
+
+@pytest.mark.parametrize("level", [0.04, 0.2])
+def test_a_worker_falls_behind_from_a_step_on(level: float) -> None:
+    """By little more than the least that counts, too, where paces hardly vary."""
+    own = np.zeros((2, N_STEPS))
+    own[1, 25:] = level
+    assert find_onsets(own, 0.01).tolist() == [N_STEPS, 25]
 
 
 def test_documents_of_many_ranks_make_no_worker_slow() -> None:
