@@ -326,8 +326,8 @@ def test_few_long_stalls_are_described_one_by_one() -> None:
     lost_s = np.zeros(len(found.steps))
     lost_s[3] = 0.4
     analysis: Any = SimpleNamespace(breakdown=found, gains=gains({"gc-pause": lost_s}), trace=trace)
+    nothing = "and the step nothing: others waited anyway"
     assert [item.text for item in _describe_stalls(analysis, rule)] == [
-        f"step {found.steps[2]}, dp 10, stage 5: forward of microbatch 1 took 250 ms longer, "
-        + "and the step nothing: others waited anyway",
+        f"step {found.steps[2]}, dp 10, stage 5: forward of microbatch 1 took 250 ms longer, {nothing}",
         f"step {found.steps[3]}, dp 11, stage 4: backward of microbatch 0 took 500 ms longer, and the step 400 ms",
     ]
