@@ -151,8 +151,8 @@ def _measure_borders(breakdown: Breakdown, order: Ints, gains: Gains, evidence: 
         at = steps[(steps - at[0]) % int(period) == 0]
     after_stop = steps_share <= FEW_STOPS_SHARE and _waits_after(breakdown, at) >= AFTER_STOP_SHARE
     # What may be something else on the hosts anyway is not doubted twice.
-    is_doubted = bool(measure_places_of_waits(breakdown)["input.unseen_doubt"].value)
-    found["stall.input_doubt"] = Feature(STOP_CHANCE if after_stop and not is_doubted else 0.0)
+    is_doubt = after_stop and not measure_places_of_waits(breakdown)["input.unseen_doubt"].value
+    found["stall.input_doubt"] = Feature(STOP_CHANCE if is_doubt else 0.0)
     found["stall.hits"] = Feature(float(hits.sum()))
     if hits.sum() == 1 and hits[0]:
         # A recording begins there, or a profiler: nothing tells this from a checkpoint that was saved just before.

@@ -167,6 +167,11 @@ def keep_where(there: NDArray[np.bool_], values: Floats, by: float = 0.0) -> Flo
     return values if there.all() else np.where(there, values, by)
 
 
+def take_where(there: NDArray[np.bool_], values: Floats) -> Floats:
+    """Take what is there; where all is there it is the same array."""
+    return values if there.all() else values[there]
+
+
 def _length_of_lanes(values: Floats, axis: int | tuple[int, ...]) -> int:
     """Give the number of values that one result is taken from."""
     return math.prod(values.shape[i] for i in ((axis,) if isinstance(axis, int) else axis))

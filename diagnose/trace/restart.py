@@ -49,7 +49,8 @@ def refuse_two_runs(rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLab
     n_steps, n_dp, n_stages = sizes
     forwards = np.flatnonzero(rows.op == int(Op.FORWARD))
     stride = -(-len(forwards) // MAX_FORWARDS)
-    forwards = forwards[at[0][forwards] % stride == 0]
+    if stride > 1:
+        forwards = forwards[at[0][forwards] % stride == 0]
     lane = (at[0][forwards].astype(np.int64) * n_dp + at[1][forwards]) * n_stages + at[2][forwards]
     if group is not None:
         lane = lane * group.n_members + group.number(rows)[forwards]

@@ -63,6 +63,8 @@ def measure_variants(beside: Bools, work_s: Seconds) -> Seconds | None:
     if work_s.shape[1] == 1 and len(work_s) == 2:
         return _compare_microbatches(work_s)
     kind = np.where(beside, BESIDE, 0)
+    if len(work_s) == 2 and not kind.any():
+        return None
     usual_s = nan_median(work_s, axis=(3, 4))  # (n_directions, n_virtual, n_microbatches)
     ratio = np.ones(kind.shape)
     if len(work_s) > 2:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.components import Experts
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import keep_where, nan_median, robust_deviation
+from diagnose.numerics.robust import keep_where, nan_median, robust_deviation, take_where
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place, Places, iterate_blocks, list_computes, place_of
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
@@ -245,7 +245,9 @@ def _contrast(logs: Seconds, there: Bools) -> Seconds:
     """Say how each microbatch differs from the others of its worker and step (log); 0 where a compute is missing."""
     # What a place has in every step and on every rank belongs to the schedule.
     logs = keep_where(there, logs - nan_median(logs, axis=(3, 4), keepdims=True))
-    width = np.array([robust_deviation(of_direction[there]) for of_direction in logs])[:, None, None, None, None]
+    width = np.array([robust_deviation(take_where(there, of_direction)) for of_direction in logs])[
+        :, None, None, None, None
+    ]
     clipped = np.clip(logs, -CLIP_DEVIATIONS * width, CLIP_DEVIATIONS * width)
     # What all microbatches of a worker share in a step is its pace.
     pace = clipped.sum(axis=2, keepdims=True) / np.maximum(there.sum(axis=1)[None, :, None], 1)

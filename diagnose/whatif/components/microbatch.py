@@ -6,7 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, fill_nan, keep_where, median, nan_median, robust_deviation
+from diagnose.numerics.robust import (
+    MAD_TO_SIGMA,
+    fill_nan,
+    keep_where,
+    median,
+    nan_median,
+    robust_deviation,
+    take_where,
+)
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
@@ -226,7 +234,7 @@ def _share_of_stages(logs: Seconds, slope: float) -> Seconds | float:
     n = there.sum(axis=0)
     if len(both) < 2 or both.shape[1] < 2 or not (n >= 2).any():
         return 1.0
-    width = BOUND_DEVIATIONS * robust_deviation(both[there])
+    width = BOUND_DEVIATIONS * robust_deviation(take_where(there, both))
     both = keep_where(there, np.clip(both, -width, width))
     # Microbatches of one worker and step must differ, not steps or workers.
     both = keep_where(there, both - both.sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=1, keepdims=True), 1))

@@ -68,7 +68,8 @@ def _keep_in_work(pause_s: Seconds, there: Bools, at_own_places: Bools | None = 
     alone = always & (always.sum(axis=2, keepdims=True) == 1)
     if at_own_places is not None:
         alone &= ~at_own_places[1:, :, :, 0]
-    pause_s[1:] = np.where(alone[:, :, :, None], 0.0, pause_s[1:])
+    if alone.any():
+        pause_s[1:] = np.where(alone[:, :, :, None], 0.0, pause_s[1:])
 
 
 COMPONENT = Component("pause", Part, inside=StallKind.NOBODY)
