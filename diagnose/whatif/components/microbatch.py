@@ -50,20 +50,20 @@ class MicrobatchPart(Part):
         """Weigh each microbatch, ordinary variation left out, against the mean that keeps the work of its step."""
         c = self.job.breakdown
         ordinary = _take_ordinary(c.microbatch_ratio / c.microbatch_told, c.microbatch_ordinary)
-        self._weight = c.microbatch_ratio / ordinary
+        weight = c.microbatch_ratio / ordinary
         there = ~np.isnan(c.compute_s).all(axis=1)
         work, even = (np.where(there, of, 0.0).sum(axis=(1, 3)) for of in (c.microbatch_ratio, ordinary))
-        self._mean = np.divide(work, even, out=np.ones_like(work), where=even > 0)
+        mean = np.divide(work, even, out=np.ones_like(work), where=even > 0)  # (2, n_steps)
+        self._even, self._is_uneven = mean[:, None, :, None] / weight, bool((weight != 1.0).any())
 
     def is_present(self) -> bool:
         """Say whether any microbatch differs from the others."""
-        return bool((self._weight != 1.0).any())
+        return self._is_uneven
 
     def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean microbatch of its step."""
         direction, _, microbatch = place
-        even = self._mean[direction, steps, None] / self._weight[direction, microbatch, steps]
-        return work * mix(lanes, even, 1.0)
+        return work * mix(lanes, self._even[direction, microbatch, steps], 1.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
