@@ -11,7 +11,7 @@ from diagnose.judge.collectives import judge_collectives
 from diagnose.judge.collectives_beside import _is_same, _is_worker, _name
 from diagnose.judge.collectives_hang import find_hang
 from diagnose.judge.collectives_layout import find_layout
-from diagnose.judge.collectives_waits import _vary, measure_waits
+from diagnose.judge.collectives_waits import _measure_spans, _vary, measure_waits
 from diagnose.judge.rules import load_rules
 from diagnose.model.collectives import COMPLETED, NONE, SCHEDULED, STARTED, Collectives, Communicator
 from diagnose.model.place import Where, Worker
@@ -259,3 +259,21 @@ def test_a_rank_that_was_late_all_along_hangs_not(late: bool) -> None:
     assert (document.hang is None) == late
     assert ("as they did all along" in " ".join(document.doubts)) == late
     assert [cause.title.startswith("hang") for cause in verdict.causes] == [not late]
+
+
+@pytest.mark.parametrize(("span_s", "told_s", "busy_s"), [(9.0, 9.0, 9.0), (np.nan, None, 0.5)])
+def test_how_long_dumps_are(span_s: float, told_s: float | None, busy_s: float) -> None:
+    """As long as they say; where they do not, nothing is told, and shares are of what the busiest rank spent in collectives."""
+    called = waiting([(0, 1)], [(rank, 0, NONE, False) for rank in range(2) for _ in range(20)])
+    recorded = dataclasses.replace(
+        called,
+        is_ordered=False,
+        number=np.tile(np.arange(20), 2),
+        duration_s=np.repeat([0.25 / 20, 0.5 / 20], 20),
+        state=np.full(40, COMPLETED, dtype=np.int8),
+        span_s=span_s,
+    )
+    job = Job("x", dp_size=2, pp_size=1, tp_size=1, cp_size=1, vpp_size=1, world_size=2)
+    _, document = judge_collectives(recorded, job, load_rules().rules, min_speedup=1.02)
+    assert document.seconds == told_s
+    assert _measure_spans(recorded)[1] == pytest.approx(busy_s)

@@ -421,6 +421,7 @@ def test_a_pause_stands_out() -> None:
     left = 1.0 + 0.01 / 1.4826 * np.where(np.arange(6)[:, None] % 2, 1.0, -1.0) * np.ones_like(work_s)
     assert find_pauses(work_s, free_s, left, 2)[1] == pytest.approx(0.01)
     assert not find_pauses(work_s, free_s, left, 2)[0].any()
+    assert np.count_nonzero(find_pauses(work_s * left, 1.07 * work_s * left, left, 2)[0]) == work_s.size
 
 
 def test_noise_is_that_of_the_usual_worker() -> None:

@@ -198,6 +198,20 @@ def test_a_long_head_beside_a_slow_worker_is_no_second_stage_of_more_layers(opti
     assert told_by_optimizer([o], typical_s, 5).tolist() == [False, told, False, False, False]  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize(
+    ("backward", "optimizer", "told"), [(1.02, 1.02, True), (1.013, 1.02, False), (1.02, 1.013, False)]
+)
+def test_a_stage_is_told_by_all_that_it_takes_longer_for(backward: float, optimizer: float, told: bool) -> None:
+    """By 1.5% at least, computes of both directions and the optimizer alike."""
+    typical_s = np.ones((2, 4))
+    typical_s[:, 2] = 1.02, backward
+    nodes = SimpleNamespace(op=np.full(4, Op.OPTIMIZER), stage=np.arange(4))
+    o = SimpleNamespace(
+        block=SimpleNamespace(nodes=nodes), own=[np.full((3, 1), optimizer if i == 2 else 1.0) for i in range(4)]
+    )
+    assert told_by_optimizer([o], typical_s, 4).tolist() == [False, False, told, False]  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("n_slow", [1, 2])
 def test_half_of_the_replicas_fall_behind(n_slow: int) -> None:
     """What half of four ranks have from a step on is theirs, and no step's, nor their documents'."""
