@@ -27,10 +27,12 @@ from diagnose.judge.proof import (
     _transfers,
     _usual,
 )
+from diagnose.judge.rest import _measure_longest
 from diagnose.model.cause import Cause, When
 from diagnose.model.optype import Op
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.stalls import StallKind
+from diagnose.model.trace import Evidence
 from tests.features.hand import gains, stalled, stalls
 from tests.judge.cases import built_in
 
@@ -331,3 +333,17 @@ def test_few_long_stalls_are_described_one_by_one() -> None:
         f"step {found.steps[2]}, dp 10, stage 5: forward of microbatch 1 took 250 ms longer, {nothing}",
         f"step {found.steps[3]}, dp 11, stage 4: backward of microbatch 0 took 500 ms longer, and the step 400 ms",
     ]
+
+
+def test_what_makes_steps_long_and_is_no_row() -> None:
+    """A mean step of 12 s where the usual one takes 9 s: rows of the rank that has most, stage by stage, are no part of it."""
+    rows = Evidence(
+        op=np.full(3, -2), step=np.array([7, 7, 99]), dp=np.array([0, 1, 0]), stage=np.array([0, 0, 1]),
+        start_s=np.zeros(3), end_s=np.array([1.2, 6.0, 50.0]),
+    )  # fmt: skip
+    analysis: Any = SimpleNamespace(
+        gains=SimpleNamespace(clean_steps_s=np.array([9.0, 9.0, 9.0, 21.0, 12.0]), clean_s=12.0),
+        breakdown=SimpleNamespace(steps=np.array([5, 6, 7, 8, 9])),
+        trace=SimpleNamespace(n_dp=2, n_stages=2, others=rows),
+    )
+    assert _measure_longest(analysis) == pytest.approx((12.0 - 9.0 - 6.0 / 5.0) / 12.0)

@@ -604,6 +604,9 @@ def test_a_loader_is_late_for_each_forward(n_forwards: int, n_late: int, *, each
     assert _is_each(forward) == each
     forward[:n_late, 1::3] = True
     assert _is_each(forward)
+    forward[:, :, 1] = False  # one rank's loader alone
+    assert _is_each(forward)
+    assert not _is_each(forward & False)
 
 
 @pytest.mark.parametrize(
