@@ -216,6 +216,7 @@ def test_a_slow_group_is_told_with_the_seconds_of_each_operation(tmp_path) -> No
     for slow in found.collectives.slow_groups:
         assert slow.more_s == pytest.approx(12 * (slow.transfer_s - slow.usual_s), rel=0.01)
         assert 0.0 < slow.share < 1.0
+        assert not slow.is_pair
 
 
 def test_how_much_two_ranks_wait_by_chance() -> None:

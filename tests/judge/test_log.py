@@ -205,8 +205,8 @@ def test_windows_at_even_distances_are_periodic(first: list[int], when: When) ->
     windows = tuple(LogWindow(at, at + 19, at, at + 20, 2.0, 10.0) for at in first)
     facts = dataclasses.replace(facts_of(), windows=windows)
     assert _date_windows(facts) == when
-    # A trace of two steps lies in the window that has both.
-    assert _choose_window(facts, np.array([first[1] + 18, first[1] + 19])) == windows[1]
+    # A trace of the last step of a window lies in that.
+    assert _choose_window(facts, np.array([first[1] + 19])) == windows[1]
     assert _choose_window(dataclasses.replace(facts, windows=windows[:1]), np.arange(9)) is None
 
 
