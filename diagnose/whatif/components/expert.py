@@ -229,12 +229,10 @@ def _without_documents(logs: Seconds, documents: Seconds, there: Bools) -> Secon
     `documents` is the log of what all stages of a microbatch share, shape (1, n_microbatches, n_steps, n_dp).
     """
     lengths = keep_where(there, documents - documents.mean())
-    left = np.array(logs)
+    left, n = np.array(logs), np.maximum(there.sum(axis=(1, 2, 3), keepdims=True), 1)
     for power, most in enumerate(RESPONSES, start=1):
         x = lengths**power
-        x = keep_where(
-            there, x - x.sum(axis=(1, 2, 3), keepdims=True) / np.maximum(there.sum(axis=(1, 2, 3), keepdims=True), 1)
-        )
+        x = keep_where(there, x - x.sum(axis=(1, 2, 3), keepdims=True) / n)
         products, squares = keep_where(there, left * x).sum(axis=(2, 3, 4)), (x * x).sum(axis=(1, 2, 3))
         response = np.clip(products / np.maximum(squares, TINY_RATIO), -most, most)
         left -= response[:, :, None, None, None] * x
@@ -256,7 +254,7 @@ def _contrast(logs: Seconds, there: Bools) -> Seconds:
 
 def _of_others(values: Seconds, there: Bools) -> Seconds:
     """Take the mean of all other virtual stages, 0 where there is none; shape (2, n_virtual, ...)."""
-    n = there.sum(axis=0) - there
+    n = len(there) - 1 if there.all() else there.sum(axis=0) - there
     return np.asarray((values.sum(axis=1, keepdims=True) - values) / np.maximum(n, 1))
 
 
