@@ -482,6 +482,18 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "whatever is below 0 is no recv",
     (
+        "diagnose/whatif/slow_places.py",
+        "ways, groups = ways_s > least, groups_s > least",
+        "ways_s > least -> (ways_s >= least)",
+        0,
+    ): "another answer only where a place loses just so much, to the last bit; where none loses anything none is above its equals",
+    (
+        "diagnose/whatif/slow_places.py",
+        "ways_s, groups_s = lost.ways[..., seen_in].sum(axis=-1), lost.groups[:, seen_in].sum(axis=-1)",
+        "-1 -> (1)",
+        1,
+    ): "of two axes the second is the last",
+    (
         "diagnose/whatif/stalls.py",
         "gaps = np.flatnonzero(lengths[:-1] > APART_RATIO * lengths[1:])",
         "lengths[:-1] > APART_RATIO * lengths[1:] -> (lengths[:-1] >= APART_RATIO * lengths[1:])",
