@@ -151,8 +151,8 @@ def _measure_borders(breakdown: Breakdown, order: Ints, gains: Gains, evidence: 
         at = steps[(steps - at[0]) % int(period) == 0]
     after_stop = steps_share <= FEW_STOPS_SHARE and _waits_after(breakdown, at) >= AFTER_STOP_SHARE
     # What may be something else on the hosts anyway is not doubted twice.
-    is_doubted = bool(measure_places_of_waits(breakdown)["input.unseen_doubt"].value)
-    found["stall.input_doubt"] = Feature(STOP_CHANCE if after_stop and not is_doubted else 0.0)
+    is_doubt = after_stop and not measure_places_of_waits(breakdown)["input.unseen_doubt"].value
+    found["stall.input_doubt"] = Feature(STOP_CHANCE if is_doubt else 0.0)
     found["stall.hits"] = Feature(float(hits.sum()))
     if hits.sum() == 1 and hits[0]:
         # A recording begins there, or a profiler: nothing tells this from a checkpoint that was saved just before.
@@ -179,8 +179,9 @@ def _measure_borders(breakdown: Breakdown, order: Ints, gains: Gains, evidence: 
 def _waits_after(breakdown: Breakdown, borders: Ints) -> float:
     """Say which part of the seconds waited for input, that no row tells of, lies in the steps after some borders."""
     stalls = breakdown.stalls
-    waited_s = np.where((stalls.inside == StallKind.INPUT) & ~stalls.recorded_inside, stalls.inside_s, 0.0)
-    waited_s += np.where((stalls.before == StallKind.INPUT) & ~stalls.recorded_before, stalls.before_s, 0.0)
+    inside, before = stalls.of_kind(StallKind.INPUT)
+    waited_s = np.where(inside & ~stalls.recorded_inside, stalls.inside_s, 0.0)
+    waited_s += np.where(before & ~stalls.recorded_before, stalls.before_s, 0.0)
     by_step = waited_s.sum(axis=(0, 1, 2, 4))
     if breakdown.start_s is not None and breakdown.start_recorded is not None:
         by_step = by_step + np.where(breakdown.start_recorded, 0.0, breakdown.start_s).sum(axis=(0, 2))

@@ -1,7 +1,9 @@
 """What the stalls of computes look like: those of garbage collection, of the allocator, and of input."""
 
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,12 +13,12 @@ from diagnose.model.components import Breakdown
 from diagnose.model.course import Course
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import NAMES as OPTYPES
-from diagnose.model.optype import Op
+from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.chance import TOSS_UP, chance_of_excess, chance_of_growth, weigh_part_against_length
 from diagnose.numerics.period import find_period
-from diagnose.numerics.robust import nan_median, robust_deviation, weighted_median
+from diagnose.numerics.robust import nan_median, robust_deviation, take_where, weighted_median
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
 KINDS = {
@@ -154,14 +156,17 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
-    found["collection.close_pairs"] = _close_pairs(breakdown, StallKind.COLLECTION)
-    found["input.silent_share"] = _silent_share(breakdown, evidence)
-    found["input.collected_doubt"] = _doubt_loaders(breakdown, evidence)
-    found["collection.silent_share"] = _silent_collections(breakdown, evidence)
-    found["collection.lone_doubt"] = _doubt_collections(breakdown)
-    found["collection.asked_doubt"] = _doubt_collectors(breakdown)
-    found["collection.between_share"] = _share_between(breakdown, StallKind.COLLECTION)
-    return found | measure_places_of_waits(breakdown)
+    waits, paused_s = _Waits.of(breakdown), breakdown.stalls.seconds_of(StallKind.COLLECTION)
+    is_told = _is_told(breakdown, StallKind.COLLECTION, paused_s)
+    varies = functools.cache(functools.partial(_measure_variation, breakdown))
+    found["collection.close_pairs"] = _close_pairs(breakdown, paused_s, is_told=is_told)
+    found["input.silent_share"] = _silent_share(breakdown, evidence, waits)
+    found["input.collected_doubt"] = _doubt_loaders(breakdown, evidence, waits)
+    found["collection.silent_share"] = _silent_collections(breakdown, evidence, paused_s)
+    found["collection.lone_doubt"] = _doubt_collections(breakdown, paused_s, varies, is_told=is_told)
+    found["collection.asked_doubt"] = _doubt_collectors(breakdown, paused_s, is_told=is_told)
+    found["collection.between_share"] = _share_between(breakdown, paused_s)
+    return found | _measure_places(breakdown, waits, varies)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -179,11 +184,15 @@ class _Waits:
 
 def measure_places_of_waits(breakdown: Breakdown) -> Features:
     """Say which parts of the seconds waited for input lie before workers begin a step, and between steps."""
+    return _measure_places(breakdown, _Waits.of(breakdown), functools.partial(_measure_variation, breakdown))
+
+
+def _measure_places(breakdown: Breakdown, waits: _Waits, varies: Callable[[], float]) -> Features:
+    """Do the work of `measure_places_of_waits`; `varies` gives what `_measure_variation` says."""
     names = ("input.start_share", "input.unseen_doubt", "input.between_share", "input.period_steps")
     start_s = np.zeros((1, 1, 1)) if breakdown.start_s is None else breakdown.start_s
     between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
     # Many wait in one step: whoever waits longest is who counts, as between steps.
-    waits = _Waits.of(breakdown)
     inside_s = waits.seconds.sum(axis=(0, 1, 2)).max(axis=-1)  # (n_steps,)
     waited_s = inside_s + start_s.max(axis=(0, 2))
     total_s = float(waited_s.sum()) + between_s
@@ -201,7 +210,7 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
         or _waits_as_computes_pause(breakdown, waits)
     ):
         doubt = max(doubt, ONCE_CHANCE)
-    if _waits_as_computes_vary(breakdown, waits):
+    if waits.seconds.any() and not waits.told.any() and _are_as_short(waits.seconds, varies()):
         told = breakdown.start_recorded  # of those before all computes a row says what is waited for
         told_s = 0.0 if told is None else float(np.where(told, start_s, 0.0).max(axis=(0, 2)).sum())
         doubt = max(doubt, ONCE_CHANCE * (1.0 - told_s / total_s))
@@ -214,14 +223,11 @@ def measure_places_of_waits(breakdown: Breakdown) -> Features:
     } | {"input.period_steps": _period_of_waits(breakdown, waited_s)}
 
 
-def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
+def _silent_share(breakdown: Breakdown, evidence: Evidence, waits: _Waits) -> Feature:
     """Say which part of the seconds waited for input lies where rows of a loader, there all the time, tell of no wait."""
-    stalls, (n_dp, n_stages) = breakdown.stalls, breakdown.slow_workers.shape
-    waited_s = stalls.seconds_of(StallKind.INPUT)
-    told = _told_of_input(breakdown)
-    by_worker = [
-        _add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in (waited_s, np.where(told, 0.0, waited_s))
-    ]
+    n_dp, n_stages = breakdown.slow_workers.shape
+    of_each = (waits.seconds, np.where(waits.told, 0.0, waits.seconds))
+    by_worker = [_add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in of_each]
     if breakdown.start_s is not None and breakdown.start_recorded is not None:
         start_s, untold_s = breakdown.start_s, np.where(breakdown.start_recorded, 0.0, breakdown.start_s)
         by_worker = [of + s.sum(axis=1) for of, s in zip(by_worker, (start_s, untold_s), strict=True)]
@@ -239,24 +245,22 @@ def _silent_share(breakdown: Breakdown, evidence: Evidence) -> Feature:
     return Feature(silent / (float(all_s.sum()) + (between_s if between_s > silent else 0.0)))
 
 
-def _share_between(breakdown: Breakdown, whose: StallKind) -> Feature:
-    """Say which part of the seconds of a kind lies between steps, where only rows show it."""
-    between_s = float(np.sum(breakdown.between_s.get(whose, 0.0)))
-    start_s, _ = _starts_of(breakdown, whose)
+def _share_between(breakdown: Breakdown, paused_s: Seconds) -> Feature:
+    """Say which part of the seconds of collections lies between steps, where only rows show it."""
+    between_s = float(np.sum(breakdown.between_s.get(StallKind.COLLECTION, 0.0)))
+    start_s, _ = _starts_of(breakdown, StallKind.COLLECTION)
     # Many pause in one step: who pauses longest is who counts, as between steps.
-    inside_s = breakdown.stalls.seconds_of(whose).sum(axis=(0, 1, 2)).max(axis=-1)
+    inside_s = paused_s.sum(axis=(0, 1, 2)).max(axis=-1)
     if start_s is not None:
         inside_s = inside_s + start_s.max(axis=(0, 2))
     total_s = between_s + float(inside_s.sum())
     return Feature(between_s / total_s) if total_s else Feature.missing("no compute stalls in that way")
 
 
-def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:
+def _silent_collections(breakdown: Breakdown, evidence: Evidence, paused_s: Seconds) -> Feature:
     """Say which part of the seconds paused as if by collections is on workers whose collections are recorded, and are not these."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
-    paused_s = stalls.seconds_of(StallKind.COLLECTION)
-    told = stalls.recorded_inside & (stalls.inside == StallKind.COLLECTION)
-    told |= stalls.recorded_before & (stalls.before == StallKind.COLLECTION)
+    told = np.logical_or(*stalls.told_of(StallKind.COLLECTION))
     all_s, silent_s = (
         _add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in (paused_s, np.where(told, 0.0, paused_s))
     )  # (n_stages, n_dp)
@@ -270,13 +274,12 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence) -> Feature:
     return Feature(float(silent_s[seen].sum() / all_s.sum()))
 
 
-def _doubt_loaders(breakdown: Breakdown, evidence: Evidence) -> Feature:
+def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits) -> Feature:
     """Say how probable it is that waits before the first forwards of steps are collections: those of real jobs are mostly there.
 
     What a step made is garbage at its end. A loader is late in most steps, for all, or one rank's every so many steps; a
     collector counts objects.
     """
-    waits = _Waits.of(breakdown)
     waited_s = _waited_by_worker(breakdown, waits)  # (n_stages, n_steps, n_dp)
     first_s = _add_chunks(waits.seconds[:, :, 0], len(waited_s)).sum(axis=0)
     start_s, told = _starts_of(breakdown, StallKind.INPUT)
@@ -324,9 +327,7 @@ def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:
     """
     stalls, order = breakdown.stalls, np.argsort(breakdown.steps, kind="stable")
     steps = breakdown.steps[order]
-    told_s = np.where(stalls.recorded_inside & (stalls.inside == StallKind.INPUT), stalls.inside_s, 0.0)
-    told_s = told_s + np.where(stalls.recorded_before & (stalls.before == StallKind.INPUT), stalls.before_s, 0.0)
-    told = told_s.any(axis=(0, 1, 2, 4))
+    told = stalls.told_seconds_of(StallKind.INPUT).any(axis=(0, 1, 2, 4))
     if breakdown.start_recorded is not None:
         told = told | breakdown.start_recorded.any(axis=(0, 2))
     if waited_s[~told].sum() > RECORDED_SHARE * waited_s.sum():
@@ -371,24 +372,23 @@ def _waits_anywhere(breakdown: Breakdown, waits: _Waits) -> bool:
     return _are_few(waited_s.sum(axis=1)) and not is_lone
 
 
-def _waits_as_computes_vary(breakdown: Breakdown, waits: _Waits) -> bool:
-    """Say whether waits for input are no longer than computes vary by themselves, and no row says so: a busy host delays both."""
-    return bool(waits.seconds.any()) and not waits.told.any() and _are_as_computes_vary(breakdown, waits.seconds)
+def _are_as_short(stalled_s: Seconds, varies_s: float) -> bool:
+    """Say whether stalls are no longer than computes vary by themselves: a busy host delays both."""
+    return _usual_s(stalled_s[stalled_s > 0]) < VARIES_DEVIATIONS * varies_s
 
 
-def _are_as_computes_vary(breakdown: Breakdown, stalled_s: Seconds) -> bool:
-    """Say whether stalls are no longer than computes vary by themselves.
+def _measure_variation(breakdown: Breakdown) -> float:
+    """Say by how many seconds computes vary by themselves; 0 where there is nothing but forwards.
 
     Documents and experts lengthen forward and backward of a microbatch alike; a busy host does not.
     """
     log = np.log(np.maximum(breakdown.compute_s - breakdown.stalls.inside_s, TINY_S))
     apart = log[0] - log[1]
     apart -= nan_median(apart, axis=(1, 2, 3), keepdims=True)
-    if not np.isfinite(apart).any():  # nothing but forwards
-        return False
-    varies_s = robust_deviation(apart[np.isfinite(apart)]) / np.sqrt(2.0) * float(np.mean(breakdown.typical_s[0]))
-    there_s = stalled_s[stalled_s > 0]
-    return bool(weighted_median(there_s, there_s) < VARIES_DEVIATIONS * varies_s)
+    there = np.isfinite(apart)
+    if not there.any():
+        return 0.0
+    return robust_deviation(take_where(there, apart)) / math.sqrt(2.0) * float(np.mean(breakdown.typical_s[0]))
 
 
 def _waits_as_computes_pause(breakdown: Breakdown, waits: _Waits) -> bool:
@@ -415,7 +415,7 @@ def _waits_as_computes_pause(breakdown: Breakdown, waits: _Waits) -> bool:
 
 def _pauses(stalls: Stalls, *kinds: StallKind) -> Seconds:
     """Give the seconds of each pause inside a compute that no row tells of."""
-    of_kinds = np.isin(stalls.inside, kinds) & ~stalls.recorded_inside & (stalls.inside_s > 0)
+    of_kinds = of_types(stalls.inside, kinds) & ~stalls.recorded_inside & (stalls.inside_s > 0)
     return np.asarray(stalls.inside_s[of_kinds])
 
 
@@ -450,10 +450,7 @@ def _waits_at_period(breakdown: Breakdown, waits: _Waits) -> bool:
 
 def _told_share(breakdown: Breakdown, total_s: float) -> float:
     """Say which part of the seconds waited for input has rows, those between steps, which only rows show, among them."""
-    stalls, inside = breakdown.stalls, breakdown.stalls.inside == StallKind.INPUT
-    told_s = np.where(stalls.recorded_inside & inside, stalls.inside_s, 0.0)
-    told_s += np.where(stalls.recorded_before & (stalls.before == StallKind.INPUT), stalls.before_s, 0.0)
-    by_step = told_s.sum(axis=(0, 1, 2)).max(axis=-1)
+    by_step = breakdown.stalls.told_seconds_of(StallKind.INPUT).sum(axis=(0, 1, 2)).max(axis=-1)
     if breakdown.start_s is not None and breakdown.start_recorded is not None:
         by_step = by_step + np.where(breakdown.start_recorded, breakdown.start_s, 0.0).max(axis=(0, 2))
     return float(by_step.sum() + np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0))) / total_s
@@ -481,9 +478,7 @@ def _waited_by_worker(breakdown: Breakdown, waits: _Waits) -> Seconds:
 
 def _told_of_input(breakdown: Breakdown) -> Bools:
     """Mark the computes whose waits for input have a row; shape of the stalls."""
-    stalls = breakdown.stalls
-    told = stalls.recorded_inside & (stalls.inside == StallKind.INPUT)
-    return np.asarray(told | (stalls.recorded_before & (stalls.before == StallKind.INPUT)))
+    return np.asarray(np.logical_or(*breakdown.stalls.told_of(StallKind.INPUT)))
 
 
 def stall_course(breakdown: Breakdown, whose: StallKind) -> Course:
@@ -510,15 +505,16 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     start_s, start_recorded = _starts_of(breakdown, whose)
     if start_s is not None:
         # Who waits before it begins the step with anything waits for its first forward.
+        seconds = np.array(seconds)
         seconds[0, : len(start_s), 0] += start_s
     at = seconds > _least_length(seconds)
     if not at.any():
         return dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
-    recorded_s = np.where(stalls.recorded_inside & (stalls.inside == whose), stalls.inside_s, 0.0).sum()
-    recorded_s += np.where(stalls.recorded_before & (stalls.before == whose), stalls.before_s, 0.0).sum()
-    before = float(np.where(stalls.before == whose, stalls.before_s, 0.0).sum())
+    told_inside, told_before = stalls.told_of(whose)
+    recorded_s = _sum_at(told_inside, stalls.inside_s) + _sum_at(told_before, stalls.before_s)
+    before = _sum_at(stalls.of_kind(whose)[1], stalls.before_s)
     if start_s is not None and start_recorded is not None:
-        recorded_s += np.where(start_recorded, start_s, 0.0).sum()
+        recorded_s += _sum_at(start_recorded, start_s)
         before += float(start_s.sum())
     total = float(seconds.sum())
     work = np.maximum(np.nan_to_num(breakdown.compute_s[at]) - stalls.inside_s[at], TINY_S)
@@ -529,7 +525,7 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
     in_step = (counts > 0).sum(axis=(0, 2))  # workers a step
     order = np.argsort(breakdown.steps, kind="stable")
     return {
-        "recorded_share": Feature(float(recorded_s) / total)
+        "recorded_share": Feature(recorded_s / total)
         if (evidence.op == row).any()
         else Feature.missing(f"the trace has no {OPTYPES[row]} rows"),
         "backward_share": Feature(float(seconds[1:].sum()) / total),
@@ -545,6 +541,11 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         "together_share": Feature(float(np.median(in_step[in_step > 0])) / hit.size),
         "growth": _growth(seconds.sum(axis=(0, 1, 2, 4))[order], int(at.sum())),
     }
+
+
+def _sum_at(at: Bools, seconds: Seconds) -> float:
+    """Add up the seconds at some places."""
+    return float(np.where(at, seconds, 0.0).sum()) if at.any() else 0.0
 
 
 def _starts_of(breakdown: Breakdown, whose: StallKind) -> tuple[Seconds, Bools] | tuple[None, None]:
@@ -576,8 +577,8 @@ def _contrast(breakdown: Breakdown, hit: Bools, whose: StallKind) -> Feature:
     stalls = breakdown.stalls
     known = [whose, StallKind.WORKER, StallKind.QUEUE, StallKind.TOGETHER]
     known += [StallKind.ALLOCATION] if whose == StallKind.COLLECTION else []  # the allocator stops backwards, too
-    other = np.where(np.isin(stalls.inside, known), 0.0, stalls.inside_s)
-    other += np.where(np.isin(stalls.before, known), 0.0, stalls.before_s)
+    other = np.where(of_types(stalls.inside, known), 0.0, stalls.inside_s)
+    other += np.where(of_types(stalls.before, known), 0.0, stalls.before_s)
     here_s = _add_chunks(stalls.seconds_of(whose).sum(axis=2), hit.shape[0])
     elsewhere_s = _add_chunks(other.sum(axis=2), hit.shape[0])
     if whose == StallKind.COLLECTION:
@@ -600,24 +601,23 @@ def _backward_contrast(breakdown: Breakdown) -> Feature:
     if hit.all():
         return Feature.missing("every worker has such stalls")
     known = [StallKind.WORKER, StallKind.QUEUE, StallKind.TOGETHER]
-    seconds = np.where(np.isin(stalls.inside[1:], known), 0.0, stalls.inside_s[1:])
-    seconds += np.where(np.isin(stalls.before[1:], known), 0.0, stalls.before_s[1:])
+    seconds = np.where(of_types(stalls.inside[1:], known), 0.0, stalls.inside_s[1:])
+    seconds += np.where(of_types(stalls.before[1:], known), 0.0, stalls.before_s[1:])
     by_worker = seconds.sum(axis=(0, 2, 3)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0)
     here, there = float(by_worker[hit].mean()), float(by_worker[~hit].mean())
     return Feature(min(here / there, MOST) if there > 0 else MOST)
 
 
-def _close_pairs(breakdown: Breakdown, whose: StallKind) -> Feature:
+def _close_pairs(breakdown: Breakdown, paused_s: Seconds, *, is_told: bool) -> Feature:
     """Count how often workers stall twice within a part of their mean interval, and how often they would at random.
 
     In steps; where they stall in nearly each, in computes.
     """
     in_time = np.argsort(breakdown.steps, kind="stable")
-    stalls = breakdown.stalls
-    seconds = stalls.seconds_of(whose)
-    if _is_told(breakdown, whose):
+    if is_told:
         return Feature.missing("rows tell of most of them")
-    at_all = (seconds > _least_length(seconds)) & ~(stalls.recorded_inside | stalls.recorded_before)
+    at_all = paused_s > _least_length(paused_s)
+    at_all &= ~(breakdown.stalls.recorded_inside | breakdown.stalls.recorded_before)
     either: Bools = np.any(at_all, axis=0)
     n_virtual, n_microbatches, _, n_dp = either.shape
     n_stages = breakdown.slow_workers.shape[1]
@@ -656,43 +656,43 @@ def _count_close(hit: Bools, at: Ints, least: int) -> tuple[float, float]:
     return seen, float((often**2 * np.where(lags <= most[:, None], pairs, 0).sum(axis=1)).sum())
 
 
-def _is_told(breakdown: Breakdown, whose: StallKind) -> bool:
+def _is_told(breakdown: Breakdown, whose: StallKind, seconds: Seconds) -> bool:
     """Say whether rows tell of most of the seconds of stalls of a kind."""
     stalls, (start_s, told) = breakdown.stalls, _starts_of(breakdown, whose)
-    seconds, recorded = stalls.seconds_of(whose), stalls.recorded_inside | stalls.recorded_before
+    recorded = stalls.recorded_inside | stalls.recorded_before
     all_s, told_s = float(seconds.sum()), float(seconds[recorded].sum())
     if start_s is not None:
         all_s, told_s = all_s + float(start_s.sum()), told_s + float(start_s[told].sum())
     return told_s > RECORDED_SHARE * all_s
 
 
-def _doubt_collections(breakdown: Breakdown) -> Feature:
+def _doubt_collections(
+    breakdown: Breakdown, seconds: Seconds, varies: Callable[[], float], *, is_told: bool
+) -> Feature:
     """Say how probable it is that pauses like those of collections are something else.
 
     They are on few workers, in one step, too few, or no longer than computes vary.
     """
-    if _is_told(breakdown, StallKind.COLLECTION):
+    if is_told:
         return Feature(0.0)
-    seconds = breakdown.stalls.seconds_of(StallKind.COLLECTION)
     if not seconds.any():
         return Feature.missing("no compute stalls in that way")
     by_worker = _add_chunks(seconds.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=(0, 2))
     by_step = seconds.sum(axis=(0, 1, 2, 4))
     n_pauses, n_steps = _count_alike(seconds), _count_alike(by_step)
     is_lone = _are_on_few(seconds, by_worker) or n_pauses <= FEW_STALLS or n_steps < ONE_STEP
-    return Feature(LONE_CHANCE if is_lone or _are_as_computes_vary(breakdown, seconds) else 0.0)
+    return Feature(LONE_CHANCE if is_lone or _are_as_short(seconds, varies()) else 0.0)
 
 
-def _doubt_collectors(breakdown: Breakdown) -> Feature:
+def _doubt_collectors(breakdown: Breakdown, seconds: Seconds, *, is_told: bool) -> Feature:
     """Say how probable it is that pauses like those of collections are waits for input: all stand before who reads its batch."""
-    if _is_told(breakdown, StallKind.COLLECTION):
+    if is_told:
         return Feature(0.0)
-    stalls = breakdown.stalls
-    paused_s = float(stalls.seconds_of(StallKind.COLLECTION).sum())
+    paused_s = float(seconds.sum())
     if not paused_s:
         return Feature.missing("no compute stalls in that way")
     # Forwards of the first microbatch, where the model begins.
-    kinds, before_s = stalls.before[0, 0, 0], stalls.before_s[0, 0, 0]
+    kinds, before_s = breakdown.stalls.before[0, 0, 0], breakdown.stalls.before_s[0, 0, 0]
     first_s = float(before_s[kinds == StallKind.COLLECTION].sum())
     return Feature(COLLECTED_CHANCE if first_s >= FIRST_SHARE * paused_s else 0.0)
 
@@ -745,7 +745,7 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     held_s += 0.0 if breakdown.queue_wait_s is None else float(breakdown.queue_wait_s.sum())
     is_held = held_s > HELD_SHARE * float(seconds.sum())  # then more of it may be computes that communication holds
     is_seen = is_placed and not is_held and (on_stages or of_growth <= GROWING_CHANCE)
-    is_told = _is_told(breakdown, StallKind.ALLOCATION)
+    is_told = _is_told(breakdown, StallKind.ALLOCATION, seconds)
     if is_seen and not is_told and not is_pace:
         is_pace = _may_be_a_pace(breakdown, by_worker.sum(axis=1))
     is_seen |= is_told

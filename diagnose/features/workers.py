@@ -8,7 +8,7 @@ from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.whatif import WhatIf
 from diagnose.numerics.chance import TOSS_UP
-from diagnose.numerics.robust import nan_median
+from diagnose.numerics.robust import fill_nan, nan_median
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -224,7 +224,7 @@ def _doubt_loader(breakdown: Breakdown) -> float:
     little = max(np.log(SLOW_DIRECTION_RATIO), SLOW_DIRECTION_SHARE * np.log(float(ratio[0, 0])))
     if not np.log(elsewhere) < little:
         return 0.0
-    longer_s = np.nan_to_num(breakdown.compute_s) * (1.0 - 1.0 / breakdown.worker_ratio[:, :, None])
+    longer_s = fill_nan(breakdown.compute_s) * (1.0 - 1.0 / breakdown.worker_ratio[:, :, None])
     return LOADER_CHANCE if float(longer_s[0, 0].sum()) > MOST_OF_IT * float(longer_s.sum()) else 0.0
 
 

@@ -156,6 +156,22 @@ def nan_quantile(values: Floats, q: float, *, axis: int | tuple[int, ...], keepd
     return np.expand_dims(found, axis) if keepdims else found[()]
 
 
+def fill_nan(values: Floats, by: float = 0.0) -> Floats:
+    """Put a number in the place of NaN; without any it is the same array: `numpy.nan_to_num` takes five times as long."""
+    missing = np.isnan(values)
+    return np.where(missing, by, values) if missing.any() else values
+
+
+def keep_where(there: NDArray[np.bool_], values: Floats, by: float = 0.0) -> Floats:
+    """Put a number where something is not there, as `numpy.where` does; where all is there it is the same array."""
+    return values if there.all() else np.where(there, values, by)
+
+
+def take_where(there: NDArray[np.bool_], values: Floats) -> Floats:
+    """Take what is there; where all is there it is the same array."""
+    return values if there.all() else values[there]
+
+
 def _length_of_lanes(values: Floats, axis: int | tuple[int, ...]) -> int:
     """Give the number of values that one result is taken from."""
     return math.prod(values.shape[i] for i in ((axis,) if isinstance(axis, int) else axis))

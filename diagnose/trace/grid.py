@@ -282,7 +282,7 @@ def _usable(rows: Rows, name: str, warnings: list[str]) -> Rows:
     if drop.any():
         rows = dataclasses.replace(take_rows(rows, ~drop), bad=None, other=None)
     for op in (Op.FORWARD, Op.BACKWARD):
-        if not (rows.op == op).any():
+        if not (rows.op == int(op)).any():
             raise TraceError(
                 f"has no usable {NAMES[op]} row; expected one for each microbatch: see the operation types of the trace format",
                 where=name,

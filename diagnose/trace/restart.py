@@ -4,9 +4,10 @@ Enters: rows whose step, dp rank and stage are numbered. Leaves: the same withou
 operation appears twice.
 """
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op, of_types
@@ -47,9 +48,10 @@ def refuse_two_runs(rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLab
         The steps are named.
     """
     n_steps, n_dp, n_stages = sizes
-    forwards = np.flatnonzero(rows.op == Op.FORWARD)
+    forwards = np.flatnonzero(rows.op == int(Op.FORWARD))
     stride = -(-len(forwards) // MAX_FORWARDS)
-    forwards = forwards[at[0][forwards] % stride == 0]
+    if stride > 1:
+        forwards = forwards[at[0][forwards] % stride == 0]
     lane = (at[0][forwards].astype(np.int64) * n_dp + at[1][forwards]) * n_stages + at[2][forwards]
     if group is not None:
         lane = lane * group.n_members + group.number(rows)[forwards]
@@ -140,10 +142,11 @@ def keep_last_attempt(
     TraceError
         The attempts take turns: they are two runs at a time.
     """
-    forwards = np.flatnonzero(rows.op == Op.FORWARD)
-    if rows.seq is None or not len(forwards) or rows.seq[forwards].min() < 0:
+    forwards = np.flatnonzero(rows.op == int(Op.FORWARD))
+    seq = None if rows.seq is None else rows.seq[forwards]
+    if seq is None or not len(seq) or seq.min() < 0:
         return rows, at, ()
-    again = _steps_run_again(rows, at, forwards, n_steps)
+    again = _steps_run_again(rows, at, forwards, seq, n_steps)
     if not len(again):
         return rows, at, ()
     drop = np.zeros(len(rows), dtype=bool)
@@ -173,18 +176,16 @@ def keep_last_attempt(
     return take_rows(rows, ~drop), take_index(at, ~drop), (int(again.min()),)
 
 
-def _steps_run_again(rows: Rows, at: RowIndex, forwards: Ints, n_steps: int) -> Ints:
-    """Find the steps most of whose forwards are there twice under the same number, at different times."""
-    if rows.seq is None:
-        return np.zeros(0, dtype=np.int64)
-    n_dp, n_stages, n_seq = (int(values.max()) + 1 for values in (at[1], at[2], rows.seq[forwards]))
+def _steps_run_again(rows: Rows, at: RowIndex, forwards: Ints, seq: NDArray[Any], n_steps: int) -> Ints:
+    """Find the steps most of whose forwards are there twice under the same number, `seq`, at different times."""
+    n_dp, n_stages, n_seq = (int(values.max()) + 1 for values in (at[1], at[2], seq))
     n_cells = n_steps * n_dp * n_stages * n_seq
     if n_cells > MAX_CELLS_PER_FORWARD * len(forwards) + SPARE_CELLS:
         return np.zeros(0, dtype=np.int64)  # damaged numbers; they are counted again later
     if n_cells == len(forwards):
         return np.zeros(0, dtype=np.int64)  # every forward once, or rows lost for each that is there twice
     cell = ((at[0][forwards].astype(np.int64) * n_dp + at[1][forwards]) * n_stages + at[2][forwards]) * n_seq
-    cell += rows.seq[forwards]
+    cell += seq
     counts = np.bincount(cell)
     if counts.max() <= 1:
         return np.zeros(0, dtype=np.int64)

@@ -8,6 +8,7 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, Op
 from diagnose.model.trace import Block, Bools, Nodes, Seconds
+from diagnose.numerics.robust import keep_where
 from diagnose.whatif.batches import HELD_SHARE
 from diagnose.whatif.graph import Barrier, Events, Graph, Layout, last_of, order_graph, split_nodes
 
@@ -156,4 +157,4 @@ def _holds(beyond: Seconds, delay: Seconds, lanes: Bools) -> Bools:
 def _lane_mean(values: Seconds) -> Seconds:
     """Take the mean over the steps that recorded it, shape (n_dp,); 0 where none did."""
     there = ~np.isnan(values)
-    return np.asarray(np.where(there, values, 0.0).sum(axis=0) / np.maximum(there.sum(axis=0), 1))
+    return np.asarray(keep_where(there, values).sum(axis=0) / np.maximum(there.sum(axis=0), 1))

@@ -225,11 +225,11 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
             sources = sources[-MAX_CHUNKS:]
         at = np.searchsorted(usual_s[sources], usual_s[computes]) - np.arange(MAX_IN_FLIGHT - 2, -2, -1)[:, None]
         near = sources[np.clip(at, 0, len(sources) - 1)]  # (MAX_IN_FLIGHT, n_computes)
-        least_s = start_s[computes] + MIN_OVERLAP_SHARE * (end_s[computes] - start_s[computes])
+        begin_s, took_s = start_s[computes], end_s[computes] - start_s[computes]
+        latest_s, least_s = begin_s + LAUNCH_TOLERANCE * took_s, begin_s + MIN_OVERLAP_SHARE * took_s
         long = np.zeros(len(computes), dtype=bool)
         for of_each in near:
-            begun = start_s[of_each] <= start_s[computes] + LAUNCH_TOLERANCE * (end_s[computes] - start_s[computes])
-            long |= (begun & (end_s[of_each] > least_s)).any(axis=1)
+            long |= ((start_s[of_each] <= latest_s) & (end_s[of_each] > least_s)).any(axis=1)
         for i in np.flatnonzero(long).tolist():
             node = int(computes[i])
             direction = DIRECTION_OF[int(nodes.op[node])]

@@ -379,7 +379,7 @@ def _add_serial_waits(
             some = _explain_delays(sample, order[at : at + 1], waits, recent[None], np.array([EXPLAINED_SHARE]))
             waits[node].update([source for source, _ in some])
         found = {source for source in waits[node] if source in known}
-        for source in sorted(found) if len(found) > 1 else ():
+        for source in sorted(found):
             if any(_follows(other, source, known, place) for other in found - {source}):
                 found.discard(source)
                 waits[node].discard(source)

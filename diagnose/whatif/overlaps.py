@@ -29,7 +29,7 @@ Overlaps = Mapping[int, AbstractSet[int]]
 def find_overlaps(block: Block, usual_s: Seconds) -> Overlaps:
     """Find the computes that steadily overlap on their worker; `usual_s` is the usual start of each node, shape (n_nodes,)."""
     nodes = block.nodes
-    n_lanes = block.start_s[0].size if len(nodes) else 0
+    n_lanes = block.start_s[0].size
     stride = max(1, -(-n_lanes // MAX_LANES))
     start_s, end_s = (times.reshape(len(nodes), -1)[:, ::stride] for times in (block.start_s, block.end_s))
     computes = np.flatnonzero(of_types(nodes.op, DIRECTIONS))

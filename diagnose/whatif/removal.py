@@ -41,6 +41,9 @@ P = TypeVar("P", bound=Part)
 class Removal:
     """Own times and launch delays of every block with any set of components removed; parameters as in `TakenApart`."""
 
+    #: Seconds of each step without some sets of components, once `gains` has replayed them.
+    _by_step: Mapping[frozenset[str], Seconds] = {}
+
     def __init__(
         self,
         observed: Sequence[Observed],
@@ -76,8 +79,14 @@ class Removal:
     def price(self, changes: Sequence[Change], pick: Sequence[slice] | None = None) -> Seconds:
         """Replay all steps (or those picked, one slice a block) with some changes: seconds, shape (n_steps,).
 
-        Costs one replay. What several changes do to the same operation is joined: factors multiply, places add up.
+        Costs one replay, unless `gains` knows it. What several changes do to the same operation is joined: factors multiply, places
+        add up.
         """
+        gone = frozenset(
+            change.component for change in changes if isinstance(change, Remove) and change.workers is None
+        )
+        if pick is None and len(gone) == len(changes) and gone in self._by_step:
+            return self._by_step[gone].copy()
         (step_s,) = self._price_each([_Plan(changes)], pick)
         return np.asarray(step_s)
 
@@ -224,9 +233,8 @@ class Removal:
             work = part.ease_work(work, place, steps, extent.lanes(stage))
         for factor in plan.work:
             work = work * _pick(factor, place, steps)
-        for part, wait_s in waits:
-            if in_graph is None and (lanes := plan.lanes(part.name, stage)) is not True:
-                work = work + mix(lanes, 0.0, wait_s)
+        for part, wait_s in waits if in_graph is None else ():
+            work = work + mix(plan.lanes(part.name, stage), 0.0, wait_s)
         if not len(at):
             return work
         kinds = stalls.inside[(*place, steps)].reshape(-1)[at]
@@ -251,7 +259,7 @@ class Removal:
         wanted += [everything - {name} for name in names]
         wanted += [gone & everything for gone in sets.values()] + [everything - gone for gone in sets.values()]
         distinct = list(dict.fromkeys(wanted))
-        by_step = dict(zip(distinct, self._replay_all(distinct), strict=True))
+        by_step = self._by_step = dict(zip(distinct, self._replay_all(distinct), strict=True))
         step_s = {gone: float(times.mean()) for gone, times in by_step.items()}
         replayed, clean = step_s[frozenset()], step_s[everything]
         if not replayed > 0.0:
@@ -308,7 +316,9 @@ class Removal:
         orders = range(len(all_players) + 1)
         coalitions = [m for size in orders for m in itertools.combinations(range(len(all_players)), size)]
         removed = [frozenset(name for member in members for name in all_players[member]) for members in coalitions]
-        known = dict(by_step) if all(at.step == 1 for at in pick) else {}
+        # Steps do not know of each other: those of a sample are known where all are.
+        sampled = np.concatenate([np.arange(len(self.between_s))[self._steps_at(i, at)] for i, at in enumerate(pick)])
+        known = {gone: times[sampled] for gone, times in by_step.items()}
         wanted = [gone for gone in removed if gone not in known]
         known |= zip(wanted, self._replay_all(wanted, pick), strict=True)
         worth = {

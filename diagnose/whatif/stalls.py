@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.model.stalls import MIN_STALLS, Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.numerics.robust import median, weighted_median
+from diagnose.numerics.robust import fill_nan, median, weighted_median
 from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, TINY_S, LongStalls, assign
 from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection
@@ -92,7 +92,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     if starts_late is not None:
         opens = before[0, 0, 0]
         opens[starts_late & (before_s[0, 0, 0] > 0) & (opens == StallKind.NOBODY)] = StallKind.SAVING
-    share = (inside_s + before_s) / np.maximum(np.nan_to_num(work_s, nan=1.0), TINY_S)
+    share = (inside_s + before_s) / np.maximum(fill_nan(work_s, 1.0), TINY_S)
     attribute_to_workers(stalls, share, worker_ratio)
     if at_own_places is not None:
         assign(stalls, np.broadcast_to(at_own_places, inside_s.shape), StallKind.WORKER)

@@ -206,10 +206,11 @@ def _find_factors(
         workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn, workers.ratio)
         left = _without_workers(uneven_s, typical_s, step_ratio, workers)
         microbatches = find_microbatches(left if own_places is None else left / own_places, by_rank)
-    left /= microbatches.uneven()[:, None]  # ordinary variation stays what it is
+    uneven = microbatches.uneven()
+    left /= uneven[:, None]  # ordinary variation stays what it is
     if own_places is not None:
         left /= own_places
-    experts, left = find_experts(left, microbatches.uneven(), told, ep_size)
+    experts, left = find_experts(left, uneven, told, ep_size)
     return _Factors(typical_s, step_ratio, workers, microbatches, experts, own_places, left, draws is not None)
 
 

@@ -63,6 +63,8 @@ def measure_variants(beside: Bools, work_s: Seconds) -> Seconds | None:
     if work_s.shape[1] == 1 and len(work_s) == 2:
         return _compare_microbatches(work_s)
     kind = np.where(beside, BESIDE, 0)
+    if len(work_s) == 2 and not kind.any():
+        return None
     usual_s = nan_median(work_s, axis=(3, 4))  # (n_directions, n_virtual, n_microbatches)
     ratio = np.ones(kind.shape)
     if len(work_s) > 2:
@@ -115,6 +117,8 @@ def find_own_places(left: Seconds, n_stages: int) -> Seconds | None:
     logs = np.log(left)
     of_step = logs - nan_median(logs, axis=2, keepdims=True)
     usual = nan_median(of_step, axis=3)  # (n_directions, n_virtual, n_microbatches, n_dp)
+    if not (usual[:2] > np.log(OWN_RATIO)).all(axis=0).any():
+        return None
     spread = MAD_TO_SIGMA * nan_median(np.abs(of_step - usual[:, :, :, None]), axis=3)
     error = MEDIAN_ERROR * spread / np.sqrt(n_steps)
     # The most that any other rank has there, with its error; NaN where one has no such compute.

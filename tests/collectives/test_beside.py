@@ -63,6 +63,7 @@ def test_a_log_and_the_dumps_of_a_hang(tmp_path, name):
     said = check(diagnosis)
     assert (said["job"]["steps"], said["log"]["last_iteration"]) == (1200, 1200)
     assert (said["job"]["gpus"], said["job"]["tp_size"]) == (16, 2)
+    assert diagnosis.gpu_hours_analysed == pytest.approx(16 * 1200.0 / 3600.0, rel=0.05)
     assert said["collectives"]["hang"]["ranks"] == [11]
     page = render_without_replay(diagnosis, "folder")
     assert "Hang: rank 11 never called" in page

@@ -11,9 +11,9 @@ from diagnose.judge.collectives import judge_collectives
 from diagnose.judge.collectives_beside import _is_same, _is_worker, _name
 from diagnose.judge.collectives_hang import find_hang
 from diagnose.judge.collectives_layout import find_layout
-from diagnose.judge.collectives_waits import _vary, measure_waits
+from diagnose.judge.collectives_waits import _measure_spans, _vary, measure_waits
 from diagnose.judge.rules import load_rules
-from diagnose.model.collectives import COMPLETED, NONE, SCHEDULED, Collectives, Communicator
+from diagnose.model.collectives import COMPLETED, NONE, SCHEDULED, STARTED, Collectives, Communicator
 from diagnose.model.place import Where, Worker
 from diagnose.model.trace import Job
 from diagnose.trace.collectives.recognise import find_dumps, load_collectives
@@ -216,6 +216,7 @@ def test_a_slow_group_is_told_with_the_seconds_of_each_operation(tmp_path) -> No
     for slow in found.collectives.slow_groups:
         assert slow.more_s == pytest.approx(12 * (slow.transfer_s - slow.usual_s), rel=0.01)
         assert 0.0 < slow.share < 1.0
+        assert not slow.is_pair
 
 
 def test_how_much_two_ranks_wait_by_chance() -> None:
@@ -223,3 +224,57 @@ def test_how_much_two_ranks_wait_by_chance() -> None:
     longer = np.repeat([1.0, -1.0] * 4, 5)
     table = SimpleNamespace(seconds=np.stack([2.0 + longer, np.full(40, 2.0)], axis=1))
     assert _vary(table) == pytest.approx(5.0 * np.sqrt(8.0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("n_groups", "kind", "doubt"), [(1, "unfinished", ""), (2, None, "all ranks of 2 groups began")]
+)
+def test_operations_that_all_ranks_began(n_groups: int, kind: str | None, doubt: str) -> None:
+    """One that none ended is a hang; two at a time may be a moment in a job under way."""
+    groups = [(0, 1), (2, 3)][:n_groups]
+    called = waiting(groups, [(rank, g, NONE, False) for g, group in enumerate(groups) for rank in group])
+    hang, doubts = find_hang(dataclasses.replace(called, state=np.full(2 * n_groups, STARTED, dtype=np.int8)))
+    assert (hang.kind if hang else None) == kind
+    assert doubt in " ".join(doubts)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_rank_that_was_late_all_along_hangs_not(late: bool) -> None:
+    """Seven wait for the eighth as the dumps are written: a hang, unless they waited for it in every call before."""
+    number = np.array([i for rank in range(8) for i in range(21 if rank != 3 else 20)])
+    called = waiting(
+        [tuple(range(8))], [(rank, 0, NONE, False) for rank in range(8) for _ in range(21 if rank != 3 else 20)]
+    )
+    rank, is_open = called.rank, number == 20
+    recorded = dataclasses.replace(
+        called,
+        is_ordered=False,
+        number=number,
+        called_s=np.where(is_open, 1000.0, number.astype(float)),
+        written_s=np.full(8, 1700.0),
+        duration_s=np.where(is_open, np.nan, np.where(late & (rank == 3), 0.01, 0.05)),
+        state=np.where(is_open, SCHEDULED, COMPLETED).astype(np.int8),
+    )
+    job = Job("x", dp_size=8, pp_size=1, tp_size=1, cp_size=1, vpp_size=1, world_size=8)
+    verdict, document = judge_collectives(recorded, job, load_rules().rules, min_speedup=1.02)
+    assert (document.hang is None) == late
+    assert ("as they did all along" in " ".join(document.doubts)) == late
+    assert [cause.title.startswith("hang") for cause in verdict.causes] == [not late]
+
+
+@pytest.mark.parametrize(("span_s", "told_s", "busy_s"), [(9.0, 9.0, 9.0), (np.nan, None, 0.5)])
+def test_how_long_dumps_are(span_s: float, told_s: float | None, busy_s: float) -> None:
+    """As long as they say; where they do not, nothing is told, and shares are of what the busiest rank spent in collectives."""
+    called = waiting([(0, 1)], [(rank, 0, NONE, False) for rank in range(2) for _ in range(20)])
+    recorded = dataclasses.replace(
+        called,
+        is_ordered=False,
+        number=np.tile(np.arange(20), 2),
+        duration_s=np.repeat([0.25 / 20, 0.5 / 20], 20),
+        state=np.full(40, COMPLETED, dtype=np.int8),
+        span_s=span_s,
+    )
+    job = Job("x", dp_size=2, pp_size=1, tp_size=1, cp_size=1, vpp_size=1, world_size=2)
+    _, document = judge_collectives(recorded, job, load_rules().rules, min_speedup=1.02)
+    assert document.seconds == told_s
+    assert _measure_spans(recorded)[1] == pytest.approx(busy_s)

@@ -6,9 +6,10 @@ import msgspec.structs
 import numpy as np
 import pytest
 
-from diagnose.judge.log import join_log, judge_log
-from diagnose.judge.log_causes import _find_data
+from diagnose.judge.log import _choose_window, join_log, judge_log
+from diagnose.judge.log_causes import _date_windows, _find_data, describe_spikes
 from diagnose.model.cause import Cause, When
+from diagnose.model.diagnosis_document import LogSpikes, LogWindow
 from diagnose.model.place import Where, Worker
 from diagnose.model.trace import Job
 from diagnose.model.training_log import Level, LogFacts, SlowRank
@@ -173,3 +174,48 @@ def test_waits_for_data_are_told_of_a_few_lines(n: int, *, told: bool) -> None:
     facts = facts_of(When("constant"))
     few = dataclasses.replace(facts, iterations=facts.iterations[:n], step_s=facts.step_s[:n], parts={"data": 0.5})
     assert [found.cause for found in _find_data(few)] == ["data-loading"] * told
+
+
+@pytest.mark.parametrize(
+    ("is_mean", "interval", "said"),
+    [
+        (False, 1, "3 iterations take 2 s more, at no period: 1% of all time"),
+        (True, 10, "3 lines of 10 iterations take 2 s more, at no period that they show: 1% of all time"),
+    ],
+)
+def test_slow_iterations_of_a_log_are_told(*, is_mean: bool, interval: int, said: str) -> None:
+    """Where a line is the mean of several iterations nobody sees which of them was slow."""
+    facts = dataclasses.replace(facts_of(), is_mean=is_mean, interval=interval)
+    spikes = LogSpikes(
+        count=3, lines=400, pattern="sporadic", period=None, regularity=None, first=10, last=300, matches=(), excess=2.0, lost_s=6.0
+    )  # fmt: skip
+    assert describe_spikes(facts, spikes, 0.01) == said
+
+
+@pytest.mark.parametrize(
+    ("first", "when"),
+    [
+        ([50, 200], SLOW),  # two have no distance to compare
+        ([50, 150, 250], When("periodic", 50, 270, 100.0)),
+        ([50, 100, 250], When("sporadic", 50, 270)),
+    ],
+)
+def test_windows_at_even_distances_are_periodic(first: list[int], when: When) -> None:
+    """Three at least: from the first one's onset to the last one's recovery."""
+    windows = tuple(LogWindow(at, at + 19, at, at + 20, 2.0, 10.0) for at in first)
+    facts = dataclasses.replace(facts_of(), windows=windows)
+    assert _date_windows(facts) == when
+    # A trace of the last step of a window lies in that.
+    assert _choose_window(facts, np.array([first[1] + 19])) == windows[1]
+    assert _choose_window(dataclasses.replace(facts, windows=windows[:1]), np.arange(9)) is None
+
+
+def test_what_slow_iterations_may_be_is_told() -> None:
+    """What the log states the same interval of."""
+    spikes = LogSpikes(
+        count=3, lines=400, pattern="periodic", period=100, regularity=1.0, first=100, last=300, matches=("save",), excess=2.0,
+        lost_s=6.0,
+    )  # fmt: skip
+    said = describe_spikes(facts_of(), spikes, 0.01)
+    assert said.startswith("3 iterations take 2 s more, every 100 iterations: 1% of all time, as ")
+    assert said.endswith(" by the log")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from diagnose.judge.evidence import _describe_stalls
 from diagnose.judge.mending import list_fixes_to_price, locate_fix
 from diagnose.judge.other_work import describe_types, describe_uneven
 from diagnose.judge.proof import (
@@ -26,11 +27,13 @@ from diagnose.judge.proof import (
     _transfers,
     _usual,
 )
+from diagnose.judge.rest import _measure_longest
 from diagnose.model.cause import Cause, When
 from diagnose.model.optype import Op
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.stalls import StallKind
-from tests.features.hand import stalls
+from diagnose.model.trace import Evidence
+from tests.features.hand import gains, stalled, stalls
 from tests.judge.cases import built_in
 
 NAN = float("nan")
@@ -233,6 +236,7 @@ def test_slow_links_and_groups_have_rows() -> None:
     analysis = job()
     links_s, groups_s = np.full((3, 2, 2), 0.1), np.full((3, 2), 0.4)
     links_s[0, 1], links_s[1, 1], links_s[2] = 0.3, 0.9, NAN
+    links_s[0, 1, 1] = NAN  # lost in one step
     groups_s[2] = 0.8
     analysis.transfers = SimpleNamespace(link_steps_s=links_s, group_steps_s=groups_s)
     where = Where(links=tuple(Link.between(worker(1, a), worker(1, b)) for a, b in ((0, 1), (1, 2))), stages=(6,))
@@ -306,3 +310,40 @@ def test_the_most_uneven_type_is_named(workers: Any, ratio: float | None, text: 
     assert waits[0] == "unknown cause: workers wait for `y`"
     assert "rows of the type `y` on others" in waits[1]
     assert describe_uneven(SimpleNamespace(others=[]), Where()) == ("", "")
+
+
+def test_few_long_stalls_are_described_one_by_one() -> None:
+    """By step, with the compute that stood still, for how long, and what its step lost."""
+    found = stalled(
+        inside={(1, 0, 0, 3, 1): (0.5, StallKind.COLLECTION), (0, 1, 1, 2, 0): (0.25, StallKind.COLLECTION)}
+    )
+    rule = next(rule for rule in built_in().rules if rule.components == ("gc-pause",))
+    trace = job().trace
+    trace.n_stages, trace.stage_labels, trace.hosts, trace.ranks = (
+        2,
+        np.array(STAGES),
+        None,
+        np.zeros((2, 2), dtype=int),
+    )
+    lost_s = np.zeros(len(found.steps))
+    lost_s[3] = 0.4
+    analysis: Any = SimpleNamespace(breakdown=found, gains=gains({"gc-pause": lost_s}), trace=trace)
+    nothing = "and the step nothing: others waited anyway"
+    assert [item.text for item in _describe_stalls(analysis, rule)] == [
+        f"step {found.steps[2]}, dp 10, stage 5: forward of microbatch 1 took 250 ms longer, {nothing}",
+        f"step {found.steps[3]}, dp 11, stage 4: backward of microbatch 0 took 500 ms longer, and the step 400 ms",
+    ]
+
+
+def test_what_makes_steps_long_and_is_no_row() -> None:
+    """A mean step of 12 s where the usual one takes 9 s: rows of the rank that has most, stage by stage, are no part of it."""
+    rows = Evidence(
+        op=np.full(3, -2), step=np.array([7, 7, 99]), dp=np.array([0, 1, 0]), stage=np.array([0, 0, 1]),
+        start_s=np.zeros(3), end_s=np.array([1.2, 6.0, 50.0]),
+    )  # fmt: skip
+    analysis: Any = SimpleNamespace(
+        gains=SimpleNamespace(clean_steps_s=np.array([9.0, 9.0, 9.0, 21.0, 12.0]), clean_s=12.0),
+        breakdown=SimpleNamespace(steps=np.array([5, 6, 7, 8, 9])),
+        trace=SimpleNamespace(n_dp=2, n_stages=2, others=rows),
+    )
+    assert _measure_longest(analysis) == pytest.approx((12.0 - 9.0 - 6.0 / 5.0) / 12.0)

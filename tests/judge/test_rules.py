@@ -334,6 +334,25 @@ def test_two_rules_of_one_id_in_a_folder_are_refused(tmp_path: Path) -> None:
     assert str(tmp_path / "a.yaml") in fault
 
 
+ONE = "[{feature: slowdown, at_least: 1, from: a test, says: x}]"
+
+
+@pytest.mark.parametrize(
+    ("name", "conditions", "fault"),
+    [
+        ("unknown", ONE, "'unknown' is what no rule explains; choose another id"),
+        ("my-cause", "3", "expected a list of conditions"),
+        ("my-cause", "[]", "expected a list of conditions"),
+    ],
+)
+def test_what_no_rule_may_say(tmp_path: Path, name: str, conditions: str, fault: str) -> None:
+    """An id that stands for something else, and conditions that are none."""
+    start, end = A_RULE.index("conditions:"), A_RULE.index("fixes:")
+    text = A_RULE[:start].replace("id: my-cause", f"id: {name}") + f"conditions: {{all: {conditions}}}\n" + A_RULE[end:]
+    write(tmp_path, "a.yaml", text)
+    assert any(fault in found for found in faults_in(tmp_path))
+
+
 def nested(depth: int) -> str:
     """Write a rule whose condition, and a veto, lie that many groups deep."""
     deep = "{all: [" * depth + "{feature: slowdown, at_least: 1, from: a test, says: x}" + "]}" * depth

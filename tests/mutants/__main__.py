@@ -52,6 +52,7 @@ TESTS = (
     "tests/telemetry",
     "tests/test_rules_cli.py",
     "tests/features",
+    "tests/fixes",
     "tests/report/test_brief.py",
     "tests/report/test_explain.py",
     "tests/report/test_terminal.py",

@@ -82,7 +82,7 @@ class Coverage:
     def _fixture(self, fixturedef: Any, request: Any) -> str:
         return f"fixture {fixturedef.baseid} {fixturedef.argname} {getattr(request, 'param', '')!r}"
 
-    @pytest.hookimpl(wrapper=True)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # a quick test opens no database: what is counted does
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Count what runs for a test."""
         self.enter(item.nodeid)

@@ -56,6 +56,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where a cause is surer than any is",
     (
+        "diagnose/judge/telemetry.py",
+        "MAX_SUSPECTS = 64",
+        "64 -> 65",
+        0,
+    ): "a bound of cost: as many suspects, but one",
+    (
         "diagnose/judge/unchecked.py",
         "if np.ptp(first_s) > SAME_START_S:",
         "np.ptp(first_s) > SAME_START_S -> (np.ptp(first_s) >= SAME_START_S)",
@@ -82,6 +88,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "7_236_105 -> 7236106",
         0,
     ): "any number that no other program locks by will do",
+    (
+        "diagnose/triage/store.py",
+        'kept = {one.ticket for one in findings if one.state == "open" or (one.fixed_at or 0.0) >= before_s}',
+        "0.0 -> 1.0",
+        0,
+    ): "another answer only for what was mended in the first second of 1970",
     (
         "diagnose/whatif/barriers.py",
         "ROUNDING_S = 1e-9",
@@ -125,6 +137,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "a warning, which tests of mutants ignore; no time changes",
     (
+        "diagnose/whatif/batches.py",
+        "self.is_complete = not (np.isnan(self.start_s).any() or np.isnan(self.end_s).any())",
+        "np.isnan -> (np).isfinite",
+        0,
+    ): "a job without gaps is asked as one with gaps is, with the same answer",
+    (
         "diagnose/whatif/clocks.py",
         "before = np.minimum(np.searchsorted(every_step, rows.step), len(every_step) - 1)",
         "1 -> 2",
@@ -137,6 +155,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where a step of a clock is so many times its spread to the last bit: both may be 0, which is no step",
     (
+        "diagnose/whatif/components/attribution.py",
+        "TINY_S = 1e-12",
+        "1e-12 -> 2e-12",
+        0,
+    ): "a bound that keeps a division by 0 away: no compute is as short",
+    (
         "diagnose/whatif/components/between_steps.py",
         "if trace.step_origin_s is not None and len(trace.step_origin_s) > 1:",
         "len(trace.step_origin_s) > 1 -> (len(trace.step_origin_s) >= 1)",
@@ -148,6 +172,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "late_s[following][busy] >= SHOWN_SHARE * tail_s[busy] -> (late_s[following][busy] > SHOWN_SHARE * tail_s[busy])",
         0,
     ): "another answer only where two times agree to the last bit",
+    (
+        "diagnose/whatif/components/evaluation.py",
+        "at = (step_ratio.max(axis=0) > SLOW_WHOLE_STEP_RATIO) & (excess[0] >= FORWARD_SHARE * excess.sum(axis=0))",
+        "step_ratio.max(axis=0) > SLOW_WHOLE_STEP_RATIO -> (step_ratio.max(axis=0) >= SLOW_WHOLE_STEP_RATIO)",
+        0,
+    ): "another answer only where a step is just so many times the usual one, to the last bit",
     (
         "diagnose/whatif/components/expert.py",
         "return np.asarray(np.maximum(products.sum(axis=-1) / np.maximum(squares.sum(axis=-1), TINY_RATIO), 0.0))",
@@ -230,6 +260,15 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "a fraction of a step keeps the steps of blocks apart as well",
     (
+        "diagnose/whatif/contention.py",
+        "if _spread((y - x)[among]) <= MAX_SPREAD_RATIO * _spread(y[among]):",
+        (
+            "_spread((y - x)[among]) <= MAX_SPREAD_RATIO * _spread(y[among]) -> "
+            "(_spread((y - x)[among]) < MAX_SPREAD_RATIO * _spread(y[among]))"
+        ),
+        0,
+    ): "another answer only where one spread is just so many times the other, to the last bit",
+    (
         "diagnose/whatif/delays.py",
         "late = delay_s.max(axis=(1, 2)) > SHORTEST_S",
         "delay_s.max(axis=(1, 2)) > SHORTEST_S -> (delay_s.max(axis=(1, 2)) >= SHORTEST_S)",
@@ -260,11 +299,35 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "in how many parts nodes are looked at changes no time",
     (
+        "diagnose/whatif/graph.py",
+        "return [rows.take(np.flatnonzero(lengths == length)).flat.reshape(-1, length) for length in every]",
+        "1 -> 2",
+        0,
+    ): "numpy takes any negative number for the axis that is left",
+    (
         "diagnose/whatif/levels.py",
         "short = n_on[head] < MIN_CHAIN",
         "n_on[head] < MIN_CHAIN -> (n_on[head] <= MIN_CHAIN)",
         0,
     ): "a chain ends when it does, added up at once or level by level",
+    (
+        "diagnose/whatif/levels.py",
+        "n_lanes = shape[0] * shape[1]",
+        "shape[0] * shape[1] -> (shape[0] / shape[1])",
+        0,
+    ): "which of two ways of replaying is taken changes nothing that they find",
+    (
+        "diagnose/whatif/levels.py",
+        "n_lanes = shape[0] * shape[1]",
+        "0 -> 1",
+        0,
+    ): "which of two ways of replaying is taken changes nothing that they find",
+    (
+        "diagnose/whatif/levels.py",
+        "elif level.across_dp and (len(ends) > 2 or (starts[0] != starts[1]).any()):",
+        "len(ends) > 2 -> (len(ends) >= 2)",
+        0,
+    ): "ranks that are alike are told apart a level too early, with the same times",
     (
         "diagnose/whatif/medians.py",
         "TINY_RATIO = 1e-9",
@@ -353,6 +416,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "how many threads replay does not change what they find",
     (
+        "diagnose/whatif/replay.py",
+        "delay[delay < CLOCK_ERROR_S] = 0.0",
+        "delay < CLOCK_ERROR_S -> (delay <= CLOCK_ERROR_S)",
+        0,
+    ): "another answer only where a delay is just so long, to the last bit",
+    (
         "diagnose/whatif/rewrite.py",
         "pairs = np.concatenate([np.stack([send[send >= 0], recv[send >= 0]], axis=1) for send, recv in sends])",
         "send >= 0 -> (send > 0)",
@@ -395,11 +464,35 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "how many threads replay does not change what they find",
     (
+        "diagnose/whatif/scenarios.py",
+        "lanes = block.start_s.reshape(len(block.nodes), -1)",
+        "1 -> 2",
+        0,
+    ): "numpy takes any negative number for the axis that is left",
+    (
+        "diagnose/whatif/schedule.py",
+        "r, found, sends = self.recorded, [], [kind in _SENDS for kind in MOVES]",
+        "kind in _SENDS -> (kind not in _SENDS)",
+        0,
+    ): "only whether two types are alike in it is asked",
+    (
         "diagnose/whatif/slow_places.py",
         "recv_of = np.full(len(o.block.nodes), -1)",
         "1 -> 2",
         0,
     ): "whatever is below 0 is no recv",
+    (
+        "diagnose/whatif/slow_places.py",
+        "ways, groups = ways_s > least, groups_s > least",
+        "ways_s > least -> (ways_s >= least)",
+        0,
+    ): "another answer only where a place loses just so much, to the last bit; where none loses anything none is above its equals",
+    (
+        "diagnose/whatif/slow_places.py",
+        "ways_s, groups_s = lost.ways[..., seen_in].sum(axis=-1), lost.groups[:, seen_in].sum(axis=-1)",
+        "-1 -> (1)",
+        1,
+    ): "of two axes the second is the last",
     (
         "diagnose/whatif/stalls.py",
         "gaps = np.flatnonzero(lengths[:-1] > APART_RATIO * lengths[1:])",

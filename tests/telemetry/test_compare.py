@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -170,3 +171,11 @@ def test_what_explains_half_is_no_reason_to_doubt(clock, is_everyone, outcome):
     place = Place((suspect,), Span(T0, T0 + 90.0))
     found = judge_telemetry(cause, rule, place, Comparison(Telemetry("x", (), tuple(series), ())), slowdown=3.0)
     assert outcome == (None if found is None else found[1].kind or "weakened")
+
+
+@pytest.mark.parametrize(("unit", "said"), [("s", "25% of the time"), ("1", "0.25")])
+def test_how_often_something_is_is_a_part_of_the_time(unit, said):
+    """Where the counter counts seconds; others have no unit."""
+    sign = SimpleNamespace(how="rate", says="it was {value}", beside="")
+    reading = SimpleNamespace(metric=SimpleNamespace(unit=unit), value=0.25, n_peers=0)
+    assert describe_sign(sign, reading) == f"it was {said}"

@@ -17,10 +17,11 @@ from diagnose.whatif.clean import _flatten, _lay_out, _unite, split_clean
 from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.other_work import describe_types
 from diagnose.whatif.components.transfer import _measure_group, _measure_place, transfer_excess
-from diagnose.whatif.computes import gather_computes
-from diagnose.whatif.contention import _ends_then, _in_flight, _InFlight, _overlap, _usual_ratio
-from diagnose.whatif.delays import delay_excess, measure_carried
+from diagnose.whatif.computes import gather_computes, place_of, places_of
+from diagnose.whatif.contention import _ends_then, _in_flight, _InFlight, _overlap, _usual_ratio, late_tolerance
+from diagnose.whatif.delays import _first_forward, delay_excess, measure_carried
 from diagnose.whatif.evidence import attribute_by_rows, without_recorded_pauses
+from diagnose.whatif.fill import _fill_group
 from diagnose.whatif.graph import Barrier, Event, Events, Graph, Ragged, _opening, group_by_length
 from diagnose.whatif.observed import Observed, _add_tied_waits, _moving_times, _types_apart
 from diagnose.whatif.occupied import Keys, Union, _last_before
@@ -382,6 +383,7 @@ def test_what_may_be_in_flight(op: Op, n_waits: int) -> None:
     found = {waits.node - 40: waits.sources for waits in _in_flight(o, op, 1)}
     assert list(found) == list(range(40 - n_waits, 40))
     assert all(node in sources for node, sources in found.items())
+    assert max(map(len, found.values())) == (3 if op == Op.FORWARD_SEND else 16)
 
 
 # ------------------------------------------------------------------------------------------ hidden barriers
@@ -841,3 +843,48 @@ def test_who_reads_begins_late_for_input_from_two_steps_on(at: list[int], found:
     late = np.zeros((2, 12, 3), dtype=bool)
     late[0, at] = True
     assert _is_input(np.arange(12), np.ones(late.shape), late, [0]) is found
+
+
+def test_levels_in_time_tell_slow_steps_of_a_place() -> None:
+    """Where transfers of one step differ as much as slow steps do from others, the usual one is that of the quick steps."""
+    spread = np.exp(0.5 * np.random.default_rng(1).standard_normal((15, 40, 1)))
+    spread[:, 20:] *= 1.9
+    assert _measure_place(spread).usual_s == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_compute_has_one_place() -> None:
+    """Direction, virtual stage and microbatch are those that all computes of a job have together."""
+    kinds = dataclasses.replace(
+        nodes((Op.FORWARD, 1), (Op.BACKWARD, 0), (Op.FORWARD, 1), (Op.WEIGHT, 1)),
+        chunk=np.array([0, 1, 2, -1]),
+        microbatch=np.array([3, 0, 1, 2]),
+    )
+    assert [place_of(kinds, node, 2) for node in range(4)] == [(0, 1, 3), (1, 2, 0), (0, 5, 1), (2, 1, 2)]
+    assert np.transpose(places_of(kinds, np.arange(4), 2)).tolist() == [[0, 1, 3], [1, 2, 0], [0, 5, 1], [2, 1, 2]]
+
+
+def test_the_first_forward_is_that_of_the_first_stage() -> None:
+    """Whatever else is first of its kind."""
+    kinds = dataclasses.replace(
+        nodes((Op.ALL_GATHER, 0), (Op.FORWARD, 1), (Op.FORWARD, 0), (Op.FORWARD, 0)), seq=np.array([0, 0, 2, 1])
+    )
+    assert _first_forward(SimpleNamespace(block=SimpleNamespace(nodes=kinds))) == 3
+    assert _first_forward(SimpleNamespace(block=SimpleNamespace(nodes=kinds.take(np.arange(4) < 2)))) == -1
+
+
+def test_starts_are_as_exact_as_computes_are_long() -> None:
+    """Those of short computes no better than launches are."""
+    start_s = np.zeros((2, 1, 1))
+    o: Any = SimpleNamespace(block=SimpleNamespace(start_s=start_s, end_s=np.array([1.0, 1e-6]).reshape(2, 1, 1)))
+    long, short = late_tolerance(o, np.arange(2)).ravel().tolist()
+    assert 1e-3 < long < 0.1
+    assert 1e-6 < short < 1e-3
+
+
+@pytest.mark.parametrize(("other_start_s", "start_s"), [(1.0, 8.0), (7.5, 4.0)])
+def test_a_lost_member_of_a_slow_batch_moves_last(other_start_s: float, start_s: float) -> None:
+    """A transfer of 2 s that ended at 10 s began at 8 s if all had waited for it, else when its worker was ready, at 4 s."""
+    starts, ends = np.array([NAN, other_start_s]).reshape(2, 1, 1), np.array([NAN, 10.0]).reshape(2, 1, 1)
+    ready = {0: np.full((1, 1), 4.0), 1: np.full((1, 1), other_start_s)}
+    _fill_group(Event((0, 1), across_dp=False, completes=(0, 1)), ready, [2.0, 2.0], [[], []], set(), starts, ends)
+    assert (starts[0, 0, 0], ends[0, 0, 0]) == (start_s, 10.0)

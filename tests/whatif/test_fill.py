@@ -1,6 +1,8 @@
 """What stands in for lost operations, on a job whose times can be added in the head."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from diagnose.model.optype import Op
 from diagnose.model.trace import Block, Trace
 from diagnose.whatif.batches import SampledLanes, find_batches
 from diagnose.whatif.dependencies import build_graph
-from diagnose.whatif.fill import fill_block
+from diagnose.whatif.fill import _usual, fill_block
 from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.replay import replay
 from diagnose.whatif.scenarios import prepare, typical_start
@@ -181,3 +183,11 @@ def test_a_worker_without_rows_counts_however_large_the_job() -> None:
         trace = load(kept, shape.meta)
         observed, _, _ = observe(trace, prepare(trace))
         assert low <= measure_filled(observed) <= high + 1e-12
+
+
+def test_the_usual_time_of_what_no_lane_has_is_that_of_its_type() -> None:
+    """0 where no other of its type was recorded."""
+    op = np.array([Op.FORWARD, Op.FORWARD, Op.FORWARD, Op.BACKWARD])
+    block: Any = SimpleNamespace(nodes=SimpleNamespace(op=op))
+    gone = np.full((2, 1), np.nan)
+    assert _usual(block, [np.full((2, 1), 1.0), np.full((2, 1), 3.0), gone, gone]) == [1.0, 3.0, 2.0, 0.0]

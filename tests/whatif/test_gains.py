@@ -31,11 +31,17 @@ class Formula(Removal):
             is_present=lambda: True, blame=lambda: None, component=SimpleNamespace(traits=NOTHING_SPECIAL)
         )
         self._parts = dict.fromkeys(names, part)
+        self._first_step = [0]
+        self.sampled = [slice(0, 2, 1)]
 
     def _replay_all(self, sets: Sequence[Iterable[str]], pick: Any = None) -> list[np.ndarray]:
         """Give two steps for each set, the second twice as long as the first."""
-        assert not pick
-        return [self.step_s(frozenset(gone)) * np.array([2.0, 4.0]) / 3.0 for gone in sets]
+        steps_s = np.array([2.0, 4.0])[slice(None) if pick is None else pick[0]] / 3.0
+        return [self.step_s(frozenset(gone)) * steps_s for gone in sets]
+
+    def sample_steps(self) -> list[slice]:
+        """Give the steps on which the shares are replayed."""
+        return self.sampled
 
 
 def additive(**cost: float) -> Formula:
@@ -67,6 +73,13 @@ def test_half_a_percent_of_the_step_matters(cost: float, has_share: bool) -> Non
     share = additive(worker=0.3, stage=cost).gains().share
     assert set(share) == ({"worker", "stage"} if has_share else {"worker"})
     assert share["worker"] == pytest.approx(0.3 / (0.3 + cost))
+
+
+def test_shares_of_a_sample_are_those_of_its_steps() -> None:
+    """What is known of all steps, and what is replayed on a sample of them, are of the same steps."""
+    job = additive(worker=0.3, stage=0.1, pause=0.1)
+    job.sampled = [slice(0, 2, 2)]
+    assert job.gains().share == pytest.approx({"worker": 0.6, "stage": 0.2, "pause": 0.2})
 
 
 def test_what_shows_only_last_or_only_alone_matters() -> None:
@@ -119,7 +132,7 @@ def test_large_jobs_are_sampled(n_ops: int, stride: int) -> None:
         SimpleNamespace(block=SimpleNamespace(start_s=SimpleNamespace(size=size), steps=np.zeros(n)))
         for size, n in blocks
     ]
-    assert job.sample_steps() == [slice(0, 9, stride), slice(0, 4, stride)]
+    assert Removal.sample_steps(job) == [slice(0, 9, stride), slice(0, 4, stride)]
 
 
 # ------------------------------------------------------------------------------------------ prices

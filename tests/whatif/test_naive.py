@@ -8,12 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from diagnose.faults.spec import JobSpec
 from diagnose.model.trace import Trace
 from diagnose.model.whatif import WhatIf
 from diagnose.trace.load import load_trace
 from diagnose.whatif.replay import launch_delays, replay, replay_ends
 from diagnose.whatif.scenarios import Prepared, explore, prepare
 from tests.jobs import Shape, block_rows, load, random_job, random_shape
+from tests.judge.cases import measured
 from tests.naive import NaiveJob, closing_collections
 
 REL = 1e-9
@@ -191,3 +193,12 @@ def test_a_closing_operation_may_come_twice(optype: str) -> None:
     rows = pd.concat([rows, second], ignore_index=True)
     naive = NaiveJob(closing_collections(rows), has_dp=True)
     assert_equal(analyse(load(rows, shape.meta))[0], naive, about=optype)
+
+
+def test_an_ideal_step_is_one_that_was_analysed() -> None:
+    """Its timeline ends with the ideal step, whichever block it is of; of others there is none."""
+    found = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=8, seed=1))
+    timelines, (block, *_) = found.analysis.timelines, (p.block for p in found.prepared)
+    for step in block.steps.tolist():
+        assert timelines.ideal(step, np.arange(2)) is not None
+    assert timelines.ideal(int(block.steps.max()) + 1, np.arange(2)) is None

@@ -80,3 +80,14 @@ def test_stalls_there_are_the_workers() -> None:
         at_own_places=at,
     )
     assert set(stalls.inside[inside_s > 0]) == {StallKind.WORKER}
+
+
+@pytest.mark.parametrize("n_stages", [1, 2])
+def test_a_place_of_one_worker_stands_out_of_its_peers(n_stages: int) -> None:
+    """With one stage there is no other that could have longer documents, too."""
+    slow = np.array(left(0.01)[:, :n_stages])
+    assert find_own_places(slow, n_stages) is None
+    slow[:, -1, 2, :, 1] *= 1.5
+    found = find_own_places(slow, n_stages)
+    assert found is not None
+    assert np.argwhere(found[0] > 1.0).tolist() == [[n_stages - 1, 2, 0, 1]]

@@ -323,6 +323,17 @@ def test_links_that_are_slow_now_and_then_are_alike_as_far_as_chance_goes(ratio:
     assert _are_alike(lost, 1, 0) == alike
 
 
+@pytest.mark.parametrize(("n_alone", "alike"), [(2, True), (9, True), (12, False)])
+def test_links_of_a_card_are_slow_in_the_same_steps(n_alone: int, *, alike: bool) -> None:
+    """But for a quarter of those in which either is."""
+    ways = np.zeros((2, 3, 1, 40))
+    ways[0, 0, 0] = ways[0, 1, 0] = 1.0
+    ways[0, 1, 0, :n_alone] = 0.0
+    exists, no_groups = np.ones((2, 3, 1), dtype=bool), np.zeros(3, dtype=bool)
+    lost = _Lost(ways, np.zeros((3, 40)), exists, no_groups, np.arange(40), 60.0, 60.0, 0.1, None)
+    assert _are_alike(lost, 1, 0) == alike
+
+
 def test_a_link_that_makes_all_others_look_slow_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all links lose alike no place repeats; without those that another one holds up, that one does."""
     ways, exists = np.full((2, 4, 1, 20), 0.01), np.ones((2, 4, 1), dtype=bool)

@@ -13,7 +13,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.whatif.stalls import _length_apart, attribute_stalls
+from diagnose.whatif.stalls import _length_apart, _list_followers, attribute_stalls
 from tests.features.hand import evidence
 from tests.judge.cases import Measured, measure, measured
 
@@ -561,3 +561,12 @@ def test_without_pauses_next_to_nothing_is_attributed(fault: Any) -> None:
         c.stalls.seconds_of(whose).sum() for whose in (StallKind.COLLECTION, StallKind.ALLOCATION, StallKind.INPUT)
     )
     assert blamed < 1e-3 * np.nansum(c.compute_s)
+
+
+def test_a_backward_follows_the_forward_before_it() -> None:
+    """On the last stage the one of the same microbatch; there and elsewhere in all steps."""
+    spec = JobSpec(pp=2, dp=2, microbatches=4, steps=6, seed=1)
+    (o,) = measured(spec).observed
+    found = [(after, before) for _, after, before in _list_followers([o], 2)]
+    assert all(before[0] == FORWARD and after[0] == BACKWARD and before[1] == after[1] for after, before in found)
+    assert [(after[2], before[2]) for after, before in found if after[1] == 1] == [(n, n) for n in range(4)]

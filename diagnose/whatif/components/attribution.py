@@ -67,20 +67,22 @@ class LongStalls:
             found[direction - 1, virtual, microbatch, steps] = forward[(*before[1:], steps)]
         return np.asarray(found & self.long[1:])
 
-    def late_or_long(self) -> tuple[Bools, Bools]:
-        """Mark the computes that mostly start late, and those that mostly stand still."""
-        return self.stalls.before_s > self.stalls.inside_s, self.stalls.before_s <= self.stalls.inside_s
+    def late_or_long(self, *place: int) -> tuple[Bools, Bools]:
+        """Mark the computes at a place that mostly start late, and those that mostly stand still."""
+        before_s, inside_s = self.stalls.before_s[place], self.stalls.inside_s[place]
+        return before_s > inside_s, before_s <= inside_s
 
 
 def assign(stalls: Stalls, at: Bools, kind: StallKind) -> None:
     """Attribute the stalls at some places, where nothing was attributed to them yet."""
-    stalls.inside[at & (stalls.inside_s > 0) & (stalls.inside == 0)] = kind
-    stalls.before[at & (stalls.before_s > 0) & (stalls.before == 0)] = kind
+    places = np.flatnonzero(at)  # mostly few
+    for seconds, kinds in ((stalls.inside_s, stalls.inside), (stalls.before_s, stalls.before)):
+        np.put(kinds, places[(seconds.take(places) > 0) & (kinds.take(places) == 0)], kind)
 
 
 def rate(stalled: Bools, there: Bools) -> float:
     """Say how frequent stalls are among the computes that there are."""
-    return float(stalled.sum()) / max(float(there.sum()), 1.0)
+    return float(np.count_nonzero(stalled)) / max(float(np.count_nonzero(there)), 1.0)
 
 
 def more_than_chance(found: int, n: int, rate: float, ratio: float) -> bool:

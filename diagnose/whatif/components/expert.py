@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.components import Experts
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import nan_median, robust_deviation
+from diagnose.numerics.robust import keep_where, nan_median, robust_deviation, take_where
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place, Places, iterate_blocks, list_computes, place_of
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
@@ -119,7 +119,7 @@ def find_experts(
     n_virtual, n_microbatches, n_steps, n_dp = there.shape
     if n_virtual < 2 or n_microbatches < 2 or n_steps * n_dp < MIN_STEPS or there.sum() < MIN_COMPUTES:
         return told, whole_left
-    logs = np.where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
+    logs = keep_where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
     documents = np.log(microbatch_ratio)[:2, None]
     has_documents = bool(documents.any())
     whole = _contrast(logs + documents if has_documents else logs, there)
@@ -228,16 +228,12 @@ def _without_documents(logs: Seconds, documents: Seconds, there: Bools) -> Secon
 
     `documents` is the log of what all stages of a microbatch share, shape (1, n_microbatches, n_steps, n_dp).
     """
-    lengths = np.where(there, documents - documents.mean(), 0.0)
-    left = np.array(logs)
+    lengths = keep_where(there, documents - documents.mean())
+    left, n = np.array(logs), np.maximum(there.sum(axis=(1, 2, 3), keepdims=True), 1)
     for power, most in enumerate(RESPONSES, start=1):
         x = lengths**power
-        x = np.where(
-            there,
-            x - x.sum(axis=(1, 2, 3), keepdims=True) / np.maximum(there.sum(axis=(1, 2, 3), keepdims=True), 1),
-            0.0,
-        )
-        products, squares = np.nansum(left * x, axis=(2, 3, 4)), (x * x).sum(axis=(1, 2, 3))
+        x = keep_where(there, x - x.sum(axis=(1, 2, 3), keepdims=True) / n)
+        products, squares = keep_where(there, left * x).sum(axis=(2, 3, 4)), (x * x).sum(axis=(1, 2, 3))
         response = np.clip(products / np.maximum(squares, TINY_RATIO), -most, most)
         left -= response[:, :, None, None, None] * x
     return left
@@ -246,17 +242,19 @@ def _without_documents(logs: Seconds, documents: Seconds, there: Bools) -> Secon
 def _contrast(logs: Seconds, there: Bools) -> Seconds:
     """Say how each microbatch differs from the others of its worker and step (log); 0 where a compute is missing."""
     # What a place has in every step and on every rank belongs to the schedule.
-    logs = np.where(there, logs - nan_median(logs, axis=(3, 4), keepdims=True), 0.0)
-    width = np.array([robust_deviation(of_direction[there]) for of_direction in logs])[:, None, None, None, None]
+    logs = keep_where(there, logs - nan_median(logs, axis=(3, 4), keepdims=True))
+    width = np.array([robust_deviation(take_where(there, of_direction)) for of_direction in logs])[
+        :, None, None, None, None
+    ]
     clipped = np.clip(logs, -CLIP_DEVIATIONS * width, CLIP_DEVIATIONS * width)
     # What all microbatches of a worker share in a step is its pace.
     pace = clipped.sum(axis=2, keepdims=True) / np.maximum(there.sum(axis=1)[None, :, None], 1)
-    return np.where(there, clipped - pace, 0.0)
+    return keep_where(there, clipped - pace)
 
 
 def _of_others(values: Seconds, there: Bools) -> Seconds:
     """Take the mean of all other virtual stages, 0 where there is none; shape (2, n_virtual, ...)."""
-    n = there.sum(axis=0) - there
+    n = len(there) - 1 if there.all() else there.sum(axis=0) - there
     return np.asarray((values.sum(axis=1, keepdims=True) - values) / np.maximum(n, 1))
 
 

@@ -30,7 +30,7 @@ def attribute_to_collection(found: LongStalls) -> None:
     at[1:] &= ~reached
     exists = there & mask
     # Beside longer collections shorter stalls are none that are few, in backwards, too, or mostly where they are frequent.
-    known = any((kinds == StallKind.COLLECTION).any() for kinds in (found.stalls.inside, found.stalls.before))
+    known = any(of.any() for of in found.stalls.of_kind(StallKind.COLLECTION))
     if known and 2 * at[0].sum() < long[0].sum():
         return
     if (known or at[1:].any()) and not _is_forwards_alone(at, exists):

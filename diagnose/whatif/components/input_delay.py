@@ -84,7 +84,7 @@ def _find_readers(found: LongStalls) -> list[int]:
     if found.n_stages == 1 or not long[0, last].any():
         return [0]
     # What is known to wait, of another size or by rows, reads data all the same.
-    long = long | (found.stalls.inside == StallKind.INPUT) | (found.stalls.before == StallKind.INPUT)
+    long = np.logical_or.reduce([long, *found.stalls.of_kind(StallKind.INPUT)])
     middle = [v for v in range(1, found.n_stages) if v != last % found.n_stages]
     for only_first in (True, False):
         pick = slice(0, 1) if only_first else slice(None)
@@ -131,12 +131,12 @@ def _firsts_of_steps(here: _Reader) -> Bools:
         at[:] = 2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0])
     elif len(forward) > 1 or n_stages > 1:
         # What else stalls there does so inside of computes: gaps before them may still be at the first alone.
-        late = long & found.late_or_long()[0]
+        late = long & (found.stalls.before_s > found.stalls.inside_s)
         at = late[0, here.stage, 0] & _are_late_at_first(late, here)
     elif more_than_chance(first, first_n, here.backward_rate, INPUT_RATE_RATIO):
         # With one forward a step, only whether workers stall in the same ones tells waits from collections.
-        for alike in found.late_or_long():
-            some = forward[0] & alike[0, 0, 0]
+        for alike in found.late_or_long(0, 0, 0):
+            some = forward[0] & alike
             at |= some & _come_together(some, exists[0] & ~at.any(axis=1, keepdims=True))
     return np.asarray(at)
 
@@ -153,7 +153,7 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
     others = max(rate(elsewhere, there[0, here.others]), here.backward_rate)
     if more_than_chance(int(forward.sum()), int(exists.sum()), others, INPUT_RATE_RATIO):
         # A loader does mostly the one or the other: what does the other may be collections beside it.
-        alike = left & found.late_or_long()[0][0, here.stage]
+        alike = left & found.late_or_long(0, here.stage)[0]
         alike = alike if 2 * alike.sum() > left.sum() else left & ~alike
         for each in (alike, left):
             if _is_each(each):
@@ -220,8 +220,8 @@ def _all_at_once(here: _Reader) -> Bools:
     rate = np.minimum(np.maximum(MAX_COLLECTIONS_A_STEP / n_forwards, 2.0 * backward), 1.0 - TINY_S)
     elsewhere = long[0, here.others].any(axis=1).mean(axis=(0, 2))  # (n_steps,): of the workers
     n = here.exists.sum(axis=2)  # (n_microbatches, n_steps)
-    for alike in here.found.late_or_long():
-        some = here.forward & alike[0, stage]
+    for alike in here.found.late_or_long(0, stage):
+        some = here.forward & alike
         share = some.sum(axis=2) / np.maximum(n, 1)
         least = np.clip(share, rate, 1.0)
         # Chernoff's bound of the chance that so large a part stalls, were it by themselves.

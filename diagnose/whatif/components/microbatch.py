@@ -6,7 +6,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.trace import Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, median, nan_median, robust_deviation
+from diagnose.numerics.robust import (
+    MAD_TO_SIGMA,
+    fill_nan,
+    keep_where,
+    median,
+    nan_median,
+    robust_deviation,
+    take_where,
+)
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
@@ -42,20 +50,20 @@ class MicrobatchPart(Part):
         """Weigh each microbatch, ordinary variation left out, against the mean that keeps the work of its step."""
         c = self.job.breakdown
         ordinary = _take_ordinary(c.microbatch_ratio / c.microbatch_told, c.microbatch_ordinary)
-        self._weight = c.microbatch_ratio / ordinary
+        weight = c.microbatch_ratio / ordinary
         there = ~np.isnan(c.compute_s).all(axis=1)
         work, even = (np.where(there, of, 0.0).sum(axis=(1, 3)) for of in (c.microbatch_ratio, ordinary))
-        self._mean = np.divide(work, even, out=np.ones_like(work), where=even > 0)
+        mean = np.divide(work, even, out=np.ones_like(work), where=even > 0)  # (2, n_steps)
+        self._even, self._is_uneven = mean[:, None, :, None] / weight, bool((weight != 1.0).any())
 
     def is_present(self) -> bool:
         """Say whether any microbatch differs from the others."""
-        return bool((self._weight != 1.0).any())
+        return self._is_uneven
 
     def ease_work(self, work: Seconds, place: Place | Places, steps: slice, lanes: Lanes) -> Seconds:
         """Give a compute the work of a mean microbatch of its step."""
         direction, _, microbatch = place
-        even = self._mean[direction, steps, None] / self._weight[direction, microbatch, steps]
-        return work * mix(lanes, even, 1.0)
+        return work * mix(lanes, self._even[direction, microbatch, steps], 1.0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,7 +140,7 @@ def find_microbatches(left: Seconds, told: Seconds | float = 1.0) -> Microbatche
     shared = nearest_zero_center(np.concatenate([of / by for of, by in zip(logs, slopes, strict=True)]), axis=0)
     share = _share_of_stages(logs, slope)
     shared = shared * share
-    ratio = told * np.exp(np.nan_to_num(np.stack([shared * by for by in slopes])))
+    ratio = told * np.exp(fill_nan(np.stack([shared * by for by in slopes])))
     ordinary = _measure_ordinary(halves, slope, one_stage=stage_share is None)
     return Microbatches(ratio, ordinary, correlation, spread, stage_share, told)
 
@@ -193,8 +201,9 @@ def _in_common(halves: Seconds, others: Seconds, axis: tuple[int, ...] = (1, 2, 
     products = (halves * others).mean(axis=0)
     along = tuple(a - 1 for a in axis)
     n = np.maximum(np.isfinite(products).sum(axis=along), 1)
-    mean = np.nansum(products, axis=along) / n
-    deviation = np.sqrt(np.maximum(np.nansum(products**2, axis=along) / n - mean**2, 0.0))
+    products = fill_nan(products)
+    mean = products.sum(axis=along) / n
+    deviation = np.sqrt(np.maximum((products**2).sum(axis=along) / n - mean**2, 0.0))
     return np.asarray(mean), np.asarray(deviation / np.sqrt(n))
 
 
@@ -225,12 +234,10 @@ def _share_of_stages(logs: Seconds, slope: float) -> Seconds | float:
     n = there.sum(axis=0)
     if len(both) < 2 or both.shape[1] < 2 or not (n >= 2).any():
         return 1.0
-    width = BOUND_DEVIATIONS * robust_deviation(both[there])
-    both = np.where(there, np.clip(both, -width, width), 0.0)
+    width = BOUND_DEVIATIONS * robust_deviation(take_where(there, both))
+    both = keep_where(there, np.clip(both, -width, width))
     # Microbatches of one worker and step must differ, not steps or workers.
-    both = np.where(
-        there, both - both.sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=1, keepdims=True), 1), 0.0
-    )
+    both = keep_where(there, both - both.sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=1, keepdims=True), 1))
     squares, total = both**2, both.sum(axis=0)
     pairs = (total**2 - squares.sum(axis=0)) / np.maximum(n * (n - 1), 1)  # mean product of two stages
     axis = None if both.shape[1] * both.shape[2] < MIN_OF_RANK else (0, 1)

@@ -5,7 +5,7 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, lower_median, nan_median
+from diagnose.numerics.robust import MAD_TO_SIGMA, fill_nan, lower_median, nan_median
 from diagnose.whatif.components.component import Component, Part
 
 #: A pause stands out by this many robust deviations, and by this part of the operation (prototype).
@@ -39,7 +39,7 @@ def find_pauses(
     """
     noise = _measure_noise(left - 1.0, n_stages)
     usual_s = work_s / np.where(left > 0, left, 1.0)
-    rest_s = np.nan_to_num(free_s - usual_s)
+    rest_s = fill_nan(free_s - usual_s)
     pause_s = np.where(rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s, rest_s, 0.0)
     _keep_in_work(pause_s, ~np.isnan(work_s), at_own_places)
     return pause_s, noise
@@ -69,7 +69,8 @@ def _keep_in_work(pause_s: Seconds, there: Bools, at_own_places: Bools | None = 
     alone = always & (always.sum(axis=2, keepdims=True) == 1)
     if at_own_places is not None:
         alone &= ~at_own_places[1:, :, :, 0]
-    pause_s[1:] = np.where(alone[:, :, :, None], 0.0, pause_s[1:])
+    if alone.any():
+        pause_s[1:] = np.where(alone[:, :, :, None], 0.0, pause_s[1:])
 
 
 COMPONENT = Component("pause", Part, inside=StallKind.NOBODY, traits=Traits(varies=True))

@@ -24,12 +24,13 @@ def attribute_to_saves(found: LongStalls) -> None:
 
     A collector counts objects and not steps, and a loader reads on every rank.
     """
-    late, _ = found.late_or_long()
-    at = found.long & late
-    at[1:], at[:, :, 1:] = False, False
-    first: Bools = np.any(at[..., 0], axis=(0, 1, 2))
-    if at.shape[-1] > 1 and at[..., 0].sum() >= ALONE_SHARE * at.sum() and is_interval(found.steps, first):
-        at[..., 1:] = False
+    firsts = (0, slice(None), 0)  # forwards of the first microbatch: (n_virtual, n_steps, n_dp)
+    late = found.long[firsts] & (found.stalls.before_s[firsts] > found.stalls.inside_s[firsts])
+    by_first = late[..., 0]
+    is_alone = late.shape[-1] > 1 and by_first.sum() >= ALONE_SHARE * late.sum()
+    if is_alone and is_interval(found.steps, np.any(by_first, axis=0)):
+        at = np.zeros(found.long.shape, dtype=bool)
+        at[0, :, 0, :, 0] = by_first
         found.assign(at, StallKind.SAVING)
 
 

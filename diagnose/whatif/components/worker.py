@@ -13,6 +13,7 @@ from diagnose.numerics.change_points import Positions, Rise, find_rise
 from diagnose.numerics.robust import (
     MAD_TO_SIGMA,
     SMOOTHED,
+    fill_nan,
     lower_median,
     median,
     nan_median,
@@ -125,7 +126,7 @@ class WorkerPart(Part):
     def blame(self) -> Seconds | None:
         """Add up what each worker takes longer than its peers, and its stalls."""
         c = self.job.breakdown
-        longer = np.nan_to_num(c.compute_s) * (1.0 - 1.0 / c.worker_ratio[:, :, None])
+        longer = fill_nan(c.compute_s) * (1.0 - 1.0 / c.worker_ratio[:, :, None])
         return self.blame_stalls(self.job.by_worker(longer) + self._longer_s)
 
     def _peers_of(self, i: int) -> tuple[ByNode, Seconds]:

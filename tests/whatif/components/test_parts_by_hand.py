@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Evidence, Seconds
 from diagnose.whatif.components.attribution import more_than_chance
 from diagnose.whatif.components.between_steps import BetweenStepsPart
 from diagnose.whatif.components.component import Extent, Members, Part, mix
@@ -35,7 +35,7 @@ from diagnose.whatif.components.microbatch import (
     _slope_of,
     find_microbatches,
 )
-from diagnose.whatif.components.other_work import OtherWorkPart, find_excess
+from diagnose.whatif.components.other_work import OtherWorkPart, _measure_around, find_excess
 from diagnose.whatif.components.pause import _keep_in_work, _measure_noise, find_pauses
 from diagnose.whatif.components.queue import QueuePart
 from diagnose.whatif.components.stage import StagePart, _quick_ranks, find_usual_durations
@@ -353,6 +353,8 @@ def test_how_much_backwards_grow(n_virtual: int) -> None:
     rng = np.random.default_rng(1)
     length, own = rng.normal(0.0, 0.2, (1, 400, 2)), rng.normal(0.0, 0.1, (n_virtual, 400, 2)) * (n_virtual > 1)
     assert _slope_of(*center_halves(length + own, 5.0 + 0.5 * length + 0.0 * own)) == pytest.approx(0.5, rel=0.05)
+    gone = np.where(np.arange(400)[:, None] == 7, NAN, 0.5 * length + 0.0 * own)  # lost rows of one step tell nothing
+    assert _slope_of(*center_halves(length + own, gone)) == pytest.approx(0.5, rel=0.05)
     assert _slope_of(*center_halves(length + own, -length + 0.0 * own)) == 0.1
     assert _slope_of(*center_halves(length + own, NAN * own)) == 1.0
     assert _slope_of(*center_halves(0.0 * own, length + own)) == 1.0
@@ -419,6 +421,7 @@ def test_a_pause_stands_out() -> None:
     left = 1.0 + 0.01 / 1.4826 * np.where(np.arange(6)[:, None] % 2, 1.0, -1.0) * np.ones_like(work_s)
     assert find_pauses(work_s, free_s, left, 2)[1] == pytest.approx(0.01)
     assert not find_pauses(work_s, free_s, left, 2)[0].any()
+    assert np.count_nonzero(find_pauses(work_s * left, 1.07 * work_s * left, left, 2)[0]) == work_s.size
 
 
 def test_noise_is_that_of_the_usual_worker() -> None:
@@ -494,6 +497,21 @@ def test_work_of_other_types_that_is_longer_than_usual() -> None:
     assert found[2, 0] == 2.0
     assert (found > 0).sum() == 1
     assert not find_excess(np.zeros((3, 2))).any()
+
+
+def test_rows_around_a_step_keep_its_worker() -> None:
+    """As long as they reach before its begin and beyond its end: the longest of each counts."""
+    block = SimpleNamespace(steps=np.array([4, 7]), n_dp=2, step_ends_s=np.array([10.0, 12.0]))
+    rows = Evidence(
+        op=np.full(4, -2),
+        step=np.array([7, 7, 7, 4]),
+        dp=np.array([1, 1, 1, 0]),
+        stage=np.array([0, 0, 0, 1]),
+        start_s=np.array([-0.5, -2.0, 11.0, 3.0]),
+        end_s=np.array([0.0, 0.0, 15.0, 4.0]),
+    )
+    found = _measure_around(SimpleNamespace(block=block), rows, 2)
+    assert found.tolist() == [[0.0, 0.0, 0.0, 0.0], [0.0, 0.0, 5.0, 0.0]]
 
 
 def test_blame_for_other_work_between_steps() -> None:
@@ -586,6 +604,9 @@ def test_a_loader_is_late_for_each_forward(n_forwards: int, n_late: int, *, each
     assert _is_each(forward) == each
     forward[:n_late, 1::3] = True
     assert _is_each(forward)
+    forward[:, :, 1] = False  # one rank's loader alone
+    assert _is_each(forward)
+    assert not _is_each(forward & False)
 
 
 @pytest.mark.parametrize(
@@ -679,6 +700,8 @@ def test_stalls_come_together(together: bool, found: bool) -> None:
     assert not _come_together(stalled & (np.arange(40) < 2)[:, None], there)
     assert not _come_together(there, there)
     assert not _come_together(stalled[:, :1], there[:, :1])
+    there[20, 1:] = False  # a step of which one worker alone has rows tells nothing
+    assert _come_together(stalled, there) == found
 
 
 def counts(*by_worker: int, n_steps: int = 40) -> np.ndarray:

@@ -11,6 +11,7 @@ from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.step import find_slow_steps
 from diagnose.whatif.components.worker import (
+    find_onsets,
     find_slow_workers,
     measure_draws,
     slow_throughout,
@@ -67,11 +68,21 @@ def test_short_documents_hide_no_slow_worker(factor: Seconds | float, n_stages: 
     documents = np.exp(0.5 * rng.standard_normal((1, 1, N_MICROBATCHES, N_STEPS, N_DP)))
     compute_s = documents * np.exp(0.01 * rng.standard_normal((2, n_stages, N_MICROBATCHES, N_STEPS, N_DP)))
     drawn = measure_draws(compute_s[:, 0])
+    typical_s = np.exp(rng.standard_normal((2, n_stages)))
+    compute_s *= typical_s[:, :, None, None, None]
     compute_s[:, -1:, ..., 0] *= factor
     worker_log = np.zeros((2, n_stages, N_STEPS, N_DP))
     worker_log[:, -1, :, 0] = 0.2
-    found = slow_throughout(compute_s, np.ones((2, n_stages)), np.ones((2, N_STEPS)), worker_log, n_stages, drawn)
+    found = slow_throughout(compute_s, typical_s, np.ones((2, N_STEPS)), worker_log, n_stages, drawn)
     assert (found[0, -1], found.sum()) == (slow, slow)
+
+
+@pytest.mark.parametrize("level", [0.04, 0.2])
+def test_a_worker_falls_behind_from_a_step_on(level: float) -> None:
+    """By little more than the least that counts, too, where paces hardly vary."""
+    own = np.zeros((2, N_STEPS))
+    own[1, 25:] = level
+    assert find_onsets(own, 0.01).tolist() == [N_STEPS, 25]
 
 
 def test_documents_of_many_ranks_make_no_worker_slow() -> None:
@@ -185,6 +196,20 @@ def test_a_long_head_beside_a_slow_worker_is_no_second_stage_of_more_layers(opti
     nodes = SimpleNamespace(op=np.full(5, Op.OPTIMIZER), stage=np.arange(5))
     o = SimpleNamespace(block=SimpleNamespace(nodes=nodes), own=[np.full((3, 1), s) for s in optimizer_s])
     assert told_by_optimizer([o], typical_s, 5).tolist() == [False, told, False, False, False]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("backward", "optimizer", "told"), [(1.02, 1.02, True), (1.013, 1.02, False), (1.02, 1.013, False)]
+)
+def test_a_stage_is_told_by_all_that_it_takes_longer_for(backward: float, optimizer: float, told: bool) -> None:
+    """By 1.5% at least, computes of both directions and the optimizer alike."""
+    typical_s = np.ones((2, 4))
+    typical_s[:, 2] = 1.02, backward
+    nodes = SimpleNamespace(op=np.full(4, Op.OPTIMIZER), stage=np.arange(4))
+    o = SimpleNamespace(
+        block=SimpleNamespace(nodes=nodes), own=[np.full((3, 1), optimizer if i == 2 else 1.0) for i in range(4)]
+    )
+    assert told_by_optimizer([o], typical_s, 4).tolist() == [False, False, told, False]  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("n_slow", [1, 2])
