@@ -181,6 +181,6 @@ def find_slowing(course: Course, bin_s: float) -> Slowing | None:
     usual, now = float(np.median(before)), float(np.median(after))
     scatter = MAD_TO_SIGMA * float(np.median(np.abs(np.r_[before - usual, after - now])))
     noise = max(scatter, LEAST_SCATTER * usual) * np.sqrt(width / at + width / (n - at))
-    if usual - now < max(SURELY * noise, SLOWER * usual):
+    if usual <= 0.0 or usual - now < max(SURELY * noise, SLOWER * usual):
         return None
     return Slowing(course.began + at, 1.0 - now / usual)

@@ -420,6 +420,12 @@ def test_a_minute_is_too_little(seconds):
     assert "s of telemetry; expected 4 minutes or more" in find_machines(telemetry).reason
 
 
+def test_what_falls_below_nothing_is_no_slower_job():
+    """Some exporters write -1 where they know nothing: of no work there is no part."""
+    work = np.r_[np.zeros(45), -np.ones(45)]
+    assert find_slowing(Course("running", "gpu_power_w", work, work < -2.0, 0, 90, 90), 10.0) is None
+
+
 @pytest.mark.parametrize("n_busy", [0, 1])
 def test_machines_at_rest_are_not_called_sound(n_busy):
     """Cards that are never busy draw power, and do no work."""
