@@ -135,11 +135,7 @@ def _judge(grid: Grid, course: Course, slowing: Slowing | None, found: Blame) ->
     if slowing is not None and (found.affected or course.state == "running"):
         return "cannot-tell", _say_why_slower(slowing, found)
     if course.state == "unseen":
-        wanted = ", ".join(WORK)
-        return (
-            "cannot-tell",
-            f"no metric tells whether the job works, and no machine stands out; expected some of {wanted}",
-        )
+        return "cannot-tell", _say_why_unseen(course)
     idle = {
         one.host for one in found.rest if one.since_s == grid.from_s and one.metric in IDLE and one.change == "falls"
     }
@@ -148,6 +144,14 @@ def _judge(grid: Grid, course: Course, slowing: Slowing | None, found: Blame) ->
         why = "a spare, or it failed earlier; look further back with --minutes"
         return "cannot-tell", f"{some} did nothing all the time while the others worked: {why}"
     return "sound", None
+
+
+def _say_why_unseen(course: Course) -> str:
+    """Say why nobody knows whether the job works."""
+    if course.metric is not None:
+        return "most machines do nothing all the time: no job runs; look at another time with --at"
+    wanted = ", ".join(WORK)
+    return f"no metric tells whether the job works, and no machine stands out; expected some of {wanted}"
 
 
 def _say_why_slower(slowing: Slowing, found: Blame) -> str:

@@ -23,7 +23,7 @@ WORK: Final = {
     "gpu_power_w": 0.55,
     "gpu_utilization": 0.3,
 }
-#: Tensor cores of a job that trains are never this idle, and GPUs that are at least so busy hold processes.
+#: Tensor cores, and GPUs, of a job that trains are never this idle, and GPUs that are at least so busy hold processes.
 NO_TENSOR, BUSY = 0.01, 0.5
 #: Seconds without work that are more than a save or an evaluation: jobs save for up to a minute. A longer pause seen before
 #: in the same job, times this, is needed where there was one.
@@ -54,10 +54,12 @@ class Course:
 
 
 def follow_job(grid: Grid) -> Course:
-    """Say what the job did; without any metric that tells work, `unseen`."""
+    """Say what the job did; without any metric that tells work, or any work, `unseen`."""
     n = grid.n_bins
     if _stands_still(grid):
         return Course("stopped", "gpu_tensor_active", np.zeros(n), np.ones(n, dtype=bool), 0, 0, n)
+    if _is_at_rest(grid):
+        return Course("unseen", "gpu_utilization", np.full(n, np.nan), np.zeros(n, dtype=bool), 0, n, n)
     for name, share in WORK.items():
         level = grid.levels.get(name)
         if level is None:
@@ -80,6 +82,13 @@ def _stands_still(grid: Grid) -> bool:
     most = nan_median(tensor.values, axis=(0, 1))
     usual = float(nan_median(busy.values, axis=(0, 1, 2)))
     return bool(np.isfinite(most).any() and np.nanmax(most) < NO_TENSOR and usual > BUSY)
+
+
+def _is_at_rest(grid: Grid) -> bool:
+    """Say whether the GPUs of most machines are never busy: the power that they draw is no work then."""
+    busy = grid.levels.get("gpu_utilization")
+    most = np.full(1, np.nan) if busy is None else nan_median(busy.values, axis=(0, 1))
+    return bool(np.isfinite(most).any() and np.nanmax(most) < NO_TENSOR)
 
 
 def _judge(grid: Grid, name: str, work: Floats, share: float) -> Course:
@@ -172,6 +181,6 @@ def find_slowing(course: Course, bin_s: float) -> Slowing | None:
     usual, now = float(np.median(before)), float(np.median(after))
     scatter = MAD_TO_SIGMA * float(np.median(np.abs(np.r_[before - usual, after - now])))
     noise = max(scatter, LEAST_SCATTER * usual) * np.sqrt(width / at + width / (n - at))
-    if usual - now < max(SURELY * noise, SLOWER * usual):
+    if usual <= 0.0 or usual - now < max(SURELY * noise, SLOWER * usual):
         return None
     return Slowing(course.began + at, 1.0 - now / usual)

@@ -27,7 +27,7 @@ def find_strangers(grid: Grid) -> Ints:
     none = np.zeros(0, dtype=np.int64)
     # A GPU that waits is busy: its use does not tell who works.
     name = next((name for name in WORK if name in grid.levels and name != "gpu_utilization"), None)
-    if name is None:
+    if name is None or grid.n_bins * grid.bin_s <= APART_S:
         return none
     work = _mean(nan_median(grid.levels[name].values, axis=1), max(1, round(MEAN_S / grid.bin_s)))
     known = np.isfinite(work)

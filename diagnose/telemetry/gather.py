@@ -29,6 +29,8 @@ _VIRTUAL: Final = re.compile(
 _PORT: Final = re.compile(r"^(?:\[.*\]|[^\[\]:]+)(?P<port>:\d+)$")
 #: Values that are kept, 16 bytes each: of what is larger a user wants a part.
 MAX_VALUES: Final = 64_000_000
+#: Later ones are no seconds since 1970: milliseconds have been more since 1973.
+_LAST_S: Final = 1e11
 #: Names of unknown metrics that are kept.
 MAX_UNREAD: Final = 1000
 
@@ -116,6 +118,8 @@ class Gathering:
         when, what = (when, what) if fine.all() else (when[fine], what[fine])
         if not len(when):
             return
+        if when.max() > _LAST_S:
+            raise TraceError(f"has a sample at {when.max():.0f}; expected seconds since 1970, not milliseconds or less")
         self._first_s, self._last_s = min(self._first_s, float(when.min())), max(self._last_s, float(when.max()))
         asked = (when >= self._begin_s) & (when <= self._end_s)
         when, what = (when, what) if asked.all() else (when[asked], what[asked])

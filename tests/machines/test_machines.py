@@ -413,6 +413,32 @@ def test_too_little_to_compare():
         find_machines(_cluster(8, **steady), until_s=1.0)
 
 
+@pytest.mark.parametrize("seconds", [10, 60, 100])
+def test_a_minute_is_too_little(seconds):
+    """What is shorter than any mean is told to be too short."""
+    telemetry = _cluster(seconds=seconds, gpu_tensor_active=lambda _, t: np.full(len(t), 0.5))
+    assert "s of telemetry; expected 4 minutes or more" in find_machines(telemetry).reason
+
+
+def test_what_falls_below_nothing_is_no_slower_job():
+    """Some exporters write -1 where they know nothing: of no work there is no part."""
+    work = np.r_[np.zeros(45), -np.ones(45)]
+    assert find_slowing(Course("running", "gpu_power_w", work, work < -2.0, 0, 90, 90), 10.0) is None
+
+
+@pytest.mark.parametrize("n_busy", [0, 1])
+def test_machines_at_rest_are_not_called_sound(n_busy):
+    """Cards that are never busy draw power, and do no work."""
+    found = find_machines(
+        _cluster(
+            gpu_utilization=lambda h, t: np.full(len(t), 0.9 * (h < n_busy)),
+            gpu_power_w=lambda h, t: np.full(len(t), 600.0 if h < n_busy else 60.0),
+        )
+    )
+    assert (found.verdict, found.machines) == ("cannot-tell", ())
+    assert found.reason.startswith("most machines do nothing all the time")
+
+
 def test_the_order_of_series_does_not_matter():
     """The same telemetry in another order gives the same answer."""
     telemetry = render(draw_world(21, 1, ranges=SMALL).cluster)

@@ -240,6 +240,10 @@ def test_values_of_other_times_are_let_go(write):
         ('{"status":"success","data":{"resultType":"matrix","result":[]}}', "without any series"),
         ('{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}', "expected matrix"),
         ('[{"metric":{"__name__":"x"},"values":[[1]]}]', "none of Prometheus's"),
+        (
+            '[{"metric":{"__name__":"DCGM_FI_DEV_POWER_USAGE","gpu":"0","Hostname":"n"},"values":[[1769860800000,"1"]]}]',
+            "at 1769860800000; expected seconds",
+        ),
         ("timestamp, power.draw [W]\n2026/01/31 12:00:00.000, 3 W\n", "expected index or uuid"),
         ("timestamp, index, power.draw [W]\n", "no row of nvidia-smi"),
         ("node_load1 0.5\n", "without a time"),
