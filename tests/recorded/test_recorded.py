@@ -46,6 +46,7 @@ NAMES = (
     *("two-experts-slow-p42", "stage-late-p23", "curriculum-p23", "half-old-d6", "first-mb-p23", "opt-f4"),
     *("short-p41", "sorted-told-d3"),
     *("hosts-f6", "stage-host-p32", "load-workers-d5", "two-head-save-g23"),
+    *("t11-w-jittery", "t11-w3-jit-pp4", "t11-host3-jit", "t11-g2-one", "t11-n-two"),
     *("t10-zb22-slow", "t10-two-onsets-d8", "t10-p41-gc-one", "t10-save0-s-d4"),
 )
 
