@@ -88,6 +88,9 @@ def test_a_process_that_does_not_train(tmp_path):
     assert (done.returncode, done.stdout) == (0, "False\n") and "nothing was recorded" in done.stderr
     done = run("--", "no-such-command", cwd=tmp_path)
     assert done.returncode == 127 and "cannot run no-such-command" in done.stderr
+    done = run("--", sys.executable, "-c", "import no_such_module", cwd=tmp_path)
+    assert done.returncode == 1 and "ended with exit code 1 before it trained" in done.stderr
+    assert list(tmp_path.iterdir()) == []
     done = run(cwd=tmp_path)
     assert done.returncode == 2 and "no command given" in done.stderr
 

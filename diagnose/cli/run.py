@@ -76,11 +76,15 @@ def run_command(
     if env:
         write_lines("".join(f"export {name}={shlex.quote(value)}\n" for name, value in told.items()).rstrip("\n"))
         return 0
-    _make(folder)
+    made = _make(folder)
     before = _list_files(folder)
     code = _run(command, os.environ | told)
-    if not no_report and _is_first():
-        _report(folder, _list_files(folder) - before, given)
+    if _is_first():
+        if not no_report:
+            _report(folder, _list_files(folder) - before, code, given)
+        for path in made:
+            with contextlib.suppress(OSError):  # it is not empty
+                path.rmdir()
     return code
 
 
@@ -97,12 +101,14 @@ def _python_path() -> str:
     return os.pathsep.join(filter(None, (str(Path(unchanged.__file__).parent), os.environ.get("PYTHONPATH"))))
 
 
-def _make(folder: Path) -> None:
-    """Make the folder, or refuse before anything runs for hours."""
+def _make(folder: Path) -> list[Path]:
+    """Make the folder, or refuse before anything runs for hours; give what was not there before, the innermost first."""
     try:
+        made = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"-o: cannot make the folder {folder}: {error.strerror}") from None
+    return made
 
 
 def _run(command: tuple[str, ...], environment: dict[str, str]) -> int:
@@ -156,8 +162,13 @@ def _list_files(folder: Path) -> set[Path]:
     return set(folder.rglob("rank-*.parquet"))
 
 
-def _report(folder: Path, files: set[Path], given: dict[str, Any]) -> None:
+def _report(folder: Path, files: set[Path], code: int, given: dict[str, Any]) -> None:
     """Print the page of what was recorded, and leave it in the folder; whatever happens, the exit code is the command's."""
+    if not files and code:
+        print_message(
+            "warning", f"nothing was recorded in {folder}: the command ended with exit code {code} before it trained"
+        )
+        return
     if not files:
         print_message(
             "warning",
