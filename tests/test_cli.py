@@ -16,6 +16,9 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import jsonschema
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import diagnose
@@ -26,6 +29,7 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.request import Request
 from diagnose.report import brief
 from diagnose.report.schemas import make_schema
+from tests.fixture_jobs import FIXTURES
 from tests.report.examples import EXAMPLES, worker_fault
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -297,6 +301,17 @@ def test_broken_job_stops_no_other(pipeline: FakePipeline, capsys: pytest.Captur
         "diagnose: error: broken.parquet: no column duration; expected step, ...; look at the file",
         f"diagnose: error: bug.parquet: internal error: ZeroDivisionError: division by zero; {REPORT_IT}",
     ]
+
+
+def test_an_error_of_one_job_of_several_names_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where it is none of reading the file: with one job everybody knows which."""
+    table = pq.read_table(FIXTURES["healthy"])
+    is_recv = pc.equal(pc.cast(table["optype"], pa.string()), "forward-recv")
+    pq.write_table(table.filter(pc.invert(is_recv)), tmp_path / "unpaired.parquet")
+    for more in ((), (str(FIXTURES["healthy"]),)):
+        main([str(tmp_path / "unpaired.parquet"), *more, "-q"])
+        told = capsys.readouterr().err.startswith(f"diagnose: error: {tmp_path / 'unpaired.parquet'}: graph: ")
+        assert told == bool(more)
 
 
 @pytest.mark.parametrize(

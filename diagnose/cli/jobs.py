@@ -101,9 +101,10 @@ def jobs_command(jobs: tuple[str, ...], fail_on: tuple[str, ...], **given: Any) 
             except DiagnoseError as error:
                 if isinstance(error, RuleError) and not isinstance(error, MetadataError):
                     raise
-                print_error(str(error))
+                said = str(error) if len(jobs) == 1 or job in str(error) else f"{job}: {error}"
+                print_error(said)
                 failures.append(error.exit_code)
-                reports.add_failed(job, str(error))
+                reports.add_failed(job, said)
             except Exception as error:
                 if asked_to_end(error):
                     raise
