@@ -309,7 +309,7 @@ def test_an_error_of_one_job_of_several_names_it(tmp_path: Path, capsys: pytest.
     is_recv = pc.equal(pc.cast(table["optype"], pa.string()), "forward-recv")
     pq.write_table(table.filter(pc.invert(is_recv)), tmp_path / "unpaired.parquet")
     for more in ((), (str(FIXTURES["healthy"]),)):
-        main([str(tmp_path / "unpaired.parquet"), *more, "-q"])
+        main([str(tmp_path / "unpaired.parquet"), *more])
         told = capsys.readouterr().err.startswith(f"diagnose: error: {tmp_path / 'unpaired.parquet'}: graph: ")
         assert told == bool(more)
 
