@@ -318,7 +318,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         features=measure_features(Measured(trace, what_if, breakdown, gains, transfers)),
         courses=find_courses(breakdown, gains, suspects, least=max(least_gain(request.min_speedup), MATERIAL_SHARE)),
         suspects=suspects,
-        fidelity=check_fidelity(what_if, gains, clock_offset_s, measure_beside(trace.blocks)),
+        fidelity=check_fidelity(what_if, gains, clock_offset_s, lambda: measure_beside(trace.blocks)),
         filled_share=measure_filled(observed),
         clock_offset_s=clock_offset_s,
         price=removal.price,

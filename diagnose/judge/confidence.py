@@ -1,7 +1,7 @@
 """How sure a cause is: rule and classifier weighed against each other, and what makes either less certain."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -49,15 +49,16 @@ GAIN_ERROR = 0.005
 ALIKE_IN_STEP = 0.5
 
 
-def check_fidelity(what_if: WhatIf, gains: Gains, clock_offset_s: Seconds, beside_share: float) -> Fidelity:
+def check_fidelity(what_if: WhatIf, gains: Gains, clock_offset_s: Seconds, beside: Callable[[], float]) -> Fidelity:
     """Say how well the replay gives the recorded step time, and whether that is enough to judge.
 
-    S is on times as recorded: where clocks differ its discrepancy says nothing. `beside_share` is the part of the time of computes
-    in which one runs beside another: what computes overlap with besides, as collectives, the replay has as it was.
+    S is on times as recorded: where clocks differ its discrepancy says nothing. `beside` gives the part of the time of computes in
+    which one runs beside another, and is asked where it matters: what computes overlap with besides, as collectives, the replay has
+    as it was.
     """
     error = abs(gains.replayed_s / gains.recorded_s - 1.0)
     overlaps = overlaps_too_much(what_if.discrepancy) and not clocks_differ(gains, clock_offset_s)
-    impossible = overlaps and beside_share > MAX_OVERLAP
+    impossible = overlaps and beside() > MAX_OVERLAP
     return Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR and not impossible)
 
 

@@ -62,10 +62,11 @@ def list_unexplained(analysis: Analysis, explained: Collection[str], least: floa
         and not is_unmeasured(analysis, (name,))
         and not analysis.gains.traits[name].is_excused(analysis.features, explained)
     }
-    found = [name for name, gain in gains.items() if gain >= max(UNKNOWN_SHARE, least)]
-    return [name for name in sorted(found, key=lambda name: -gains[name]) if not comes_and_goes(analysis, name, least)][
-        :1
-    ]
+    large = sorted(
+        (name for name, gain in gains.items() if gain >= max(UNKNOWN_SHARE, least)), key=lambda name: -gains[name]
+    )
+    worst = next((name for name in large if not comes_and_goes(analysis, name, least)), None)
+    return [] if worst is None else [worst]
 
 
 def comes_and_goes(analysis: Analysis, component: str, least: float) -> bool:

@@ -51,9 +51,8 @@ class Stalls:
 
     def of_kind(self, kind: StallKind) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Mark the stalls of one kind, inside and before."""
-        return self.inside == int(kind), self.before == int(
-            kind
-        )  # with a member of an enumeration it takes ten times as long
+        number = int(kind)  # with a member of an enumeration it takes ten times as long
+        return self.inside == number, self.before == number
 
     def told_of(self, kind: StallKind) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Mark those of one kind of which an evidence row says so."""

@@ -188,7 +188,7 @@ def test_the_replay_may_miss_by_five_percent(replayed: float, ok: bool) -> None:
     analysis = job()
     gains = dataclasses.replace(analysis.gains, replayed_s=replayed * analysis.gains.recorded_s)
     what_if = dataclasses.replace(analysis.what_if, discrepancy=0.0)
-    found = check_fidelity(what_if, gains, np.zeros((1, 1)), 0.0)
+    found = check_fidelity(what_if, gains, np.zeros((1, 1)), lambda: 0.0)
     assert found == Fidelity(0.0, pytest.approx(abs(replayed - 1.0)), ok)
 
 

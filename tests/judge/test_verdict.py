@@ -1,6 +1,7 @@
 """The verdict: what is reported, in which order, how the lost time is shared out, and what could not be said."""
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Callable
@@ -720,7 +721,9 @@ def test_simulated_steps_longer_than_recorded_ones_are_not_trusted() -> None:
     verdicts = {}
     for discrepancy, beside_share in ((0.5, 0.06), (-0.03, 0.06), (-0.1, 0.04), (-0.1, 0.06)):
         what_if = dataclasses.replace(analysis.what_if, discrepancy=discrepancy)
-        fidelity = check_fidelity(what_if, analysis.gains, analysis.clock_offset_s, beside_share)
+        fidelity = check_fidelity(
+            what_if, analysis.gains, analysis.clock_offset_s, functools.partial(float, beside_share)
+        )
         found = reach(analysis, what_if=what_if, fidelity=fidelity)
         verdicts[discrepancy, beside_share] = (fidelity.ok, found.verdict)
     straggles = (True, "straggling")
@@ -732,7 +735,7 @@ def test_simulated_steps_longer_than_recorded_ones_are_not_trusted() -> None:
     }
     assert found.why.startswith("simulated steps are 11% longer than the recorded ones")
     off_s = np.full_like(analysis.clock_offset_s, 0.01 * analysis.gains.recorded_s)
-    assert check_fidelity(what_if, analysis.gains, off_s, 0.06).ok
+    assert check_fidelity(what_if, analysis.gains, off_s, lambda: 0.06).ok
 
 
 def test_communication_beside_computes_is_told_and_less_sure() -> None:
