@@ -471,6 +471,22 @@ def test_who_begins_late_now_and_then_loads_or_collects(places: Collection[tuple
     assert measure_stalls(parts, calls)["input.collected_doubt"].value == doubt
 
 
+@pytest.mark.parametrize(("of_backward", "doubt"), [(1.0, 0.0), (1.41, PACE_CHANCE)])
+def test_an_allocator_takes_as_long_in_both_directions(
+    of_backward: float, doubt: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Backwards work twice as long as forwards: halfway between as long a stall and as large a part nothing tells which it is."""
+    monkeypatch.setattr("diagnose.features.stalls.chance_of_growth", lambda *_counts: 0.01)
+    places = {
+        (way, 0, mb, step, 1): (1.0 + 0.2 * (step % 3)) * of_backward**way
+        for way in (0, 1)
+        for mb in range(2)
+        for step in range(5, N_STEPS)
+    }
+    found = values(stalled(of(StallKind.ALLOCATION, places)), "allocator")
+    assert (found["pace_doubt"], found["unseen_doubt"]) == (doubt, 0.0)
+
+
 @pytest.mark.parametrize(("held_s", "doubt"), [(2.4, 0.0), (2.6, LONE_CHANCE)])
 def test_an_allocator_beside_computes_that_communication_holds_is_in_doubt(held_s: float, doubt: float) -> None:
     """Ten seconds on all ranks of a stage, beside more than a quarter of that in which others wait: these may be held, too."""
