@@ -75,7 +75,7 @@ READS_AS = {
     "first forwards of steps, on the first stage",
     "collection.lone_doubt": "how probable it is that what no row calls collections is something else that stops a process: where "
     "far fewer workers have such pauses than so many would be on by chance, though each has a collector, or there are one or two, "
-    "or all are in one step, or computes vary by as much; "
+    "or all are in one step, or nearly all workers have them at once, or computes vary by as much; "
     "misleads where one worker alone makes much garbage",
     "allocator.unseen_doubt": "how probable it is that what no row calls stalls of the allocator is something else on the hosts: "
     "where they are on single workers and grow no more frequent, or grow and are on all; misleads where the job is short",
@@ -671,16 +671,16 @@ def _doubt_collections(
 ) -> Feature:
     """Say how probable it is that pauses like those of collections are something else.
 
-    They are on few workers, in one step, too few, or no longer than computes vary.
+    They are on few workers, in one step, too few, of nearly all workers at once, or no longer than computes vary.
     """
     if is_told:
         return Feature(0.0)
     if not seconds.any():
         return Feature.missing("no compute stalls in that way")
-    by_worker = _add_chunks(seconds.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=(0, 2))
-    by_step = seconds.sum(axis=(0, 1, 2, 4))
-    n_pauses, n_steps = _count_alike(seconds), _count_alike(by_step)
-    is_lone = _are_on_few(seconds, by_worker) or n_pauses <= FEW_STALLS or n_steps < ONE_STEP
+    in_step = _add_chunks(seconds.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0)  # (n_stages, n_steps, n_dp)
+    by_worker, n_steps = in_step.sum(axis=1), _count_alike(in_step.sum(axis=(0, 2)))
+    is_lone = _are_on_few(seconds, by_worker) or _count_alike(seconds) <= FEW_STALLS or n_steps < ONE_STEP
+    is_lone |= by_worker.size > 1 and _count_alike(in_step) >= TOGETHER_SHARE * by_worker.size * n_steps
     return Feature(LONE_CHANCE if is_lone or _are_as_short(seconds, varies()) else 0.0)
 
 

@@ -405,19 +405,28 @@ def test_stalls_in_most_computes_may_be_a_pace(n_steps: int, n_microbatches: int
 
 
 @pytest.mark.parametrize(
-    ("workers", "n_steps", "doubt"),
+    ("workers", "turns", "n_times", "doubt"),
     [
-        (((0, 0),), 6, LONE_CHANCE),
-        (((0, 0), (1, 1)), 6, LONE_CHANCE),
-        (((0, 0), (1, 1), (0, 1)), 6, 0.0),
-        (((0, 0), (1, 1), (0, 1)), 2, 0.0),
-        (((0, 0), (1, 1), (0, 1)), 1, LONE_CHANCE),
+        (((0, 0),), 0, 6, LONE_CHANCE),
+        (((0, 0), (1, 1)), 1, 6, LONE_CHANCE),
+        (((0, 0), (1, 1), (0, 1)), 1, 3, 0.0),
+        (((0, 0), (1, 1), (0, 1)), 1, 2, 0.0),
+        (((0, 0), (1, 1), (0, 1)), 0, 1, LONE_CHANCE),
+        (((0, 0), (1, 1), (0, 1)), 0, 6, LONE_CHANCE),
+        (((0, 0), (0, 1), (1, 0), (1, 1)), 0, 6, LONE_CHANCE),
     ],
-    ids=["one of four", "half", "more", "twice each", "in one step"],
+    ids=["one of four", "half", "more", "twice each", "in one step", "at once", "all at once"],
 )
-def test_every_process_has_a_collector(workers: Sequence[tuple[int, int]], n_steps: int, doubt: float) -> None:
-    """What stops half of the workers at most, or all but once, may be something else, unless rows say that they collect."""
-    places = {(FORWARD, stage, 0, step, dp): 1.0 for stage, dp in workers for step in range(n_steps)}
+def test_every_process_has_a_collector(
+    workers: Sequence[tuple[int, int]], turns: int, n_times: int, doubt: float
+) -> None:
+    """What stops half of the workers at most, or all but once, or most at once, may be something else, unless rows call it so."""
+    n_turns = len(workers) if turns else 1
+    places = {
+        (FORWARD, stage, 0, n_turns * time + turns * turn, dp): 1.0
+        for turn, (stage, dp) in enumerate(workers)
+        for time in range(n_times)
+    }
     parts = of(StallKind.COLLECTION, places)
     assert values(stalled(parts), "collection")["lone_doubt"] == doubt
     assert values(stalled(parts, recorded=places), "collection")["lone_doubt"] == 0.0

@@ -348,11 +348,11 @@ def test_few_long_stalls_are_looked_at_before_many_short_ones() -> None:
 
 
 def test_all_workers_at_once_are_a_plan() -> None:
-    """All workers in the same forward of every sixth step: planned, and nobody's collection."""
+    """All workers at the same place of every sixth step: planned; within a forward it is a collection, and no evaluation."""
     seconds = nothing()
     seconds[FORWARD, :, 3, ::6] = STALL_S
-    stalls = judged(seconds)
-    assert share_of(stalls, StallKind.PLANNED) == 1.0
+    assert share_of(judged(nothing(), seconds), StallKind.PLANNED) == 1.0
+    assert share_of(judged(seconds), StallKind.COLLECTION) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -391,13 +391,13 @@ def test_all_workers_at_once_now_and_then_have_no_plan() -> None:
     assert share_of(stalls, StallKind.TOGETHER) == 1.0
 
 
-def test_collections_of_all_workers_every_so_many_steps_are_planned() -> None:
-    """Each in a forward of its own of the same step, as where a training loop collects on all ranks."""
+def test_collections_of_all_workers_every_so_many_steps_are_collections() -> None:
+    """Each in a forward of its own of the same step, as where a training loop collects on all ranks, for much of the time."""
     seconds = nothing()
     for stage in range(STAGES):
         for dp in range(DP):
             seconds[FORWARD, stage, (2 * stage + dp) % MICROBATCHES, ::6, dp] = STALL_S
-    assert share_of(judged(seconds), StallKind.PLANNED) == 1.0
+    assert share_of(judged(seconds), StallKind.COLLECTION) == 1.0
 
 
 @pytest.mark.parametrize(("n_long", "length_s"), [(2, None), (3, 4.0)])

@@ -26,8 +26,7 @@ REGULAR, MAX_SHARE = 0.8, 0.6
 MAX_INTERVAL_SHARE, INTERVAL_CHANCE, INTERVAL_HITS = 0.3, 0.05, 3
 #: Planned pauses are these part of all pauses of their kind.
 MOST_SHARE = 0.8
-#: Collections that rows tell of and that cost more than this part of the time come too often, planned or not: the least gain that
-#: is reported.
+#: Collections that cost more than this part of the time come too often, planned or not: the least gain that is reported.
 DEAR_SHARE = 0.02
 
 
@@ -81,8 +80,8 @@ def is_interval(steps: Ints, hits: Bools) -> bool:
 def attribute_planned_collections(stalls: Stalls, steps: Ints, job_s: float, n_stages: int) -> None:
     """Attribute the collections that nearly all workers make in the same steps, at a period, to the plan.
 
-    Where each worker collects when its own objects ask for it, steps differ from worker to worker. What rows call a collection and
-    costs much is no good plan: its interval is too short. `job_s` are the seconds of all steps.
+    Where each worker collects when its own objects ask for it, steps differ from worker to worker. What costs much is no good plan:
+    its interval is too short. `job_s` are the seconds of all steps.
     """
     seconds = stalls.seconds_of(StallKind.COLLECTION)
     if not seconds.any():
@@ -94,10 +93,8 @@ def attribute_planned_collections(stalls: Stalls, steps: Ints, job_s: float, n_s
         by_worker[:, 0].size < MIN_HITS
         or not is_planned(steps, at_once)
         or by_step[at_once].sum() < MOST_SHARE * by_step.sum()
+        or by_worker.max(axis=(0, 2)).sum() > DEAR_SHARE * job_s
     ):
-        return
-    recorded = (stalls.recorded_inside | stalls.recorded_before)[:, :, :, at_once].any(axis=(0, 1, 2, 4))
-    if recorded.mean() > MOST_SHARE and by_worker.max(axis=(0, 2)).sum() > DEAR_SHARE * job_s:
         return
     for kinds in (stalls.inside, stalls.before):
         here = (kinds == StallKind.COLLECTION) & at_once[None, None, None, :, None]

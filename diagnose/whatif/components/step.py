@@ -108,7 +108,14 @@ def attribute_to_plan(found: LongStalls) -> None:
         found.assign(at, StallKind.SAVING if stops_all else StallKind.INPUT)
         return
     at = long & planned[None, None, None, :, None] & (at_once == by_step)[None, None, :, :, None]
-    found.assign(at, StallKind.PLANNED if is_planned(found.steps, planned) else StallKind.TOGETHER)
+    if not is_planned(found.steps, planned):
+        found.assign(at, StallKind.TOGETHER)
+        return
+    # Nobody evaluates within a forward; what Python does there every so many steps is to collect.
+    inside = at & found.late_or_long()[1]
+    inside[1:] = False
+    found.assign(inside, StallKind.COLLECTION)
+    found.assign(at & ~inside, StallKind.PLANNED)
 
 
 def _has_more_work(features: Features, _explained: Collection[str]) -> bool:

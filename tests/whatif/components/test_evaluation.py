@@ -12,7 +12,7 @@ from diagnose.whatif.components.evaluation import (
 )
 
 STEPS = np.arange(24)
-JOB_S = 2.0 * len(STEPS)
+JOB_S = 10.0 * len(STEPS)
 STAGES, MICROBATCHES, DP = 4, 8, 4
 
 
@@ -90,11 +90,16 @@ def test_a_few_collections_beside_the_plan_change_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("recorded", "step_s", "kind"),
-    [(True, 2.0, StallKind.COLLECTION), (True, 10.0, StallKind.PLANNED), (False, 2.0, StallKind.PLANNED)],
-    ids=["dear", "cheap", "without rows"],
+    [
+        (True, 2.0, StallKind.COLLECTION),
+        (True, 10.0, StallKind.PLANNED),
+        (False, 2.0, StallKind.COLLECTION),
+        (False, 10.0, StallKind.PLANNED),
+    ],
+    ids=["dear", "cheap", "dear without rows", "cheap without rows"],
 )
 def test_a_plan_that_costs_much_is_no_good_one(recorded: bool, step_s: float, kind: StallKind) -> None:
-    """0.5 s every sixth step are 4% of steps of 2 s: what rows call collections then comes too often, planned or not."""
+    """0.5 s every sixth step are 4% of steps of 2 s: collections then come too often, planned or not."""
     together = np.broadcast_to((STEPS % 6 == 0)[None, :, None], (STAGES, len(STEPS), DP))
     for others in (1.0, 0.1):  # all wait for the slowest
         stalls = collections(together, recorded=recorded)

@@ -200,7 +200,8 @@ def test_three_workers_do_something_together(n_dp: int, n_quiet: int, kind: int)
             n_stages=1,
             steps=np.arange(12),
             reads_input=False,
-            assign=lambda at, kind, given=given: given.update({kind: at}),
+            assign=lambda at, kind, given=given: given.update({kind: at} if at.any() else {}),
+            late_or_long=lambda at=at: (at, ~at),
         )
         attribute_to_plan(found)
         assert list(given) == ([expected] if expected else [])
