@@ -408,7 +408,7 @@ def test_stalls_in_most_computes_may_be_a_pace(n_steps: int, n_microbatches: int
     ("workers", "turns", "n_times", "doubt"),
     [
         (((0, 0),), 0, 6, LONE_CHANCE),
-        (((0, 0), (1, 1)), 1, 6, LONE_CHANCE),
+        (((0, 0), (1, 1)), 1, 5, LONE_CHANCE),
         (((0, 0), (1, 1), (0, 1)), 1, 3, 0.0),
         (((0, 0), (1, 1), (0, 1)), 1, 2, 0.0),
         (((0, 0), (1, 1), (0, 1)), 0, 1, LONE_CHANCE),
