@@ -109,6 +109,8 @@ BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.25, 0.75
 FIRST_SHARE, SELDOM_SHARE, COLLECTED_CHANCE = 0.7, 0.5, TOSS_UP
 #: From so many times the variance of chance on, the workers that wait in a step do so together: for a storage that they share.
 TOGETHER_RATIO = 1.8
+#: ... and by so many standard deviations of that variance, as of counts that are about normal.
+DEVIATIONS = 3.0
 #: Ratios above are as good as infinite.
 MOST = 100.0
 #: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
@@ -290,7 +292,8 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits) -> F
     is_told = waits.told.any() or (told is not None and told.any())
     # Who records collections records all of them; rows that took nothing are calls that a job made itself.
     records = bool(((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s)).any())
-    if is_told or records or first_s.sum() < FIRST_SHARE * waited_s.sum() or _wait_alike(waited_s):
+    anywhere = len(waited_s) > 1 and first_s.sum() < FIRST_SHARE * waited_s.sum()  # with one stage all forwards read
+    if is_told or records or anywhere or _wait_alike(waited_s):
         return Feature(0.0)
     hits = waited_s > _least_length(waited_s)
     in_step: Bools = np.any(hits, axis=(0, 2))
@@ -316,8 +319,10 @@ def _are_together(hits: Bools) -> bool:
     span = slice(int(steps[0]), int(steps[-1]) + 1)
     often = hits[:, span].mean(axis=1)
     by_chance = float((often * (1.0 - often)).sum())
-    # All of n at once: n times the variance of chance.
-    return float(hits[:, span].sum(axis=(0, 2)).var()) > TOGETHER_RATIO * by_chance
+    # All of n at once: n times the variance of chance, which itself varies the more the fewer steps there are.
+    counts = hits[:, span].sum(axis=(0, 2))
+    least = max(TOGETHER_RATIO, 1.0 + DEVIATIONS * math.sqrt(2.0 / len(counts)))
+    return float(counts.var()) > least * by_chance
 
 
 def _period_of_waits(breakdown: Breakdown, waited_s: Seconds) -> Feature:

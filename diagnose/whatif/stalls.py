@@ -17,7 +17,7 @@ from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import fill_nan, median, weighted_median
 from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, TINY_S, LongStalls, assign
 from diagnose.whatif.components.evaluation import attribute_planned_collections
-from diagnose.whatif.components.gc_pause import attribute_to_collection
+from diagnose.whatif.components.gc_pause import attribute_to_collection, attribute_waits_to_collections
 from diagnose.whatif.components.input_delay import attribute_to_input
 from diagnose.whatif.components.malloc_pause import attribute_to_allocator
 from diagnose.whatif.components.start_delay import attribute_to_saves
@@ -111,6 +111,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         find_last(observed, n_stages),
     )
     _attribute_by_place(all_stalls)
+    attribute_waits_to_collections(stalls)
     job_s = sum(float(o.block.step_ends_s.sum()) for o in observed)
     attribute_planned_collections(stalls, steps, job_s, n_stages)
     return stalls

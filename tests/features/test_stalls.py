@@ -480,6 +480,22 @@ def test_who_begins_late_now_and_then_loads_or_collects(places: Collection[tuple
     assert measure_stalls(parts, calls)["input.collected_doubt"].value == doubt
 
 
+@pytest.mark.parametrize(("n_stages", "doubt"), [(1, COLLECTED_CHANCE), (2, 0.0)])
+def test_with_one_stage_waits_before_any_forward_may_be_collections(n_stages: int, doubt: float) -> None:
+    """Where there are more stages the first forwards of steps are those that wait for batches; with one each forward reads."""
+    late = {(FORWARD, 0, mb, step, dp): 2.0 for step, dp, mb in ((1, 0, 0), (3, 1, 1), (4, 2, 1), (6, 0, 1), (7, 1, 0))}
+    parts = stalled(before=of(StallKind.INPUT, late), n_stages=n_stages, n_dp=3)
+    assert values(parts, "input")["collected_doubt"] == doubt
+
+
+@pytest.mark.parametrize(("n_together", "doubt"), [(4, COLLECTED_CHANCE), (8, 0.0)])
+def test_few_steps_with_waits_of_several_may_be_chance(n_together: int, doubt: float) -> None:
+    """Of eight steps one has four of seven waits by chance, 2.1 times the usual variance, but not eight of eleven, 5.4 times."""
+    places = {(1, dp) for dp in range(n_together)} | {(0, 8), (3, 9), (7, 10)}
+    waits = of(StallKind.INPUT, {(FORWARD, 0, 0, step, dp): 2.0 for step, dp in places})
+    assert values(stalled(before=waits, n_stages=1, n_dp=12), "input")["collected_doubt"] == doubt
+
+
 @pytest.mark.parametrize(("of_backward", "doubt"), [(1.0, 0.0), (1.41, PACE_CHANCE)])
 def test_an_allocator_takes_as_long_in_both_directions(
     of_backward: float, doubt: float, monkeypatch: pytest.MonkeyPatch

@@ -3,14 +3,19 @@
 import numpy as np
 
 from diagnose.model.components import Traits
-from diagnose.model.stalls import StallKind
+from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools
+from diagnose.numerics.robust import weighted_median
 from diagnose.whatif.components.attribution import MAX_COLLECTIONS_A_STEP, LongStalls, more_than_chance
 from diagnose.whatif.components.component import Component, Part
 
 #: Forwards stall so many times as often as backwards where collections stop them: noise stops both, and a long pause sometimes
 #: reaches into the backward that follows.
 FORWARD_RATE_RATIO = 3.0
+#: Waits for input are as long as collections but for such a factor, and these cost so much of what they cost.
+ALIKE_RATIO, MUCH_SHARE = 1.5, 0.5
+#: A worker collects in this part of the steps at most.
+MOST_STEPS_SHARE = 0.75
 
 
 def attribute_to_collection(found: LongStalls) -> None:
@@ -40,6 +45,32 @@ def attribute_to_collection(found: LongStalls) -> None:
             at[0, of_stage] &= not known and _is_forwards_alone(at[:, of_stage], exists[:, of_stage])
     at[1:] = found.reached_by(at[0])
     found.assign(at, StallKind.COLLECTION)
+
+
+def attribute_waits_to_collections(stalls: Stalls) -> None:
+    """Attribute waits for input that are as long as collections, if these cost much beside them, to these, unless rows tell.
+
+    One mechanism explains both: collections choose no microbatch, and some fall into the first forwards of steps. All lie within
+    forwards, or all before them. Who waits in most steps has a loader that is late.
+    """
+    waits_s, paused_s = (stalls.seconds_of(kind) for kind in (StallKind.INPUT, StallKind.COLLECTION))
+    told = stalls.recorded_inside | stalls.recorded_before
+    if told[(waits_s > 0) | (paused_s > 0)].any():
+        return
+    seldom: Bools = (waits_s > 0).any(axis=(0, 2)).mean(axis=1) <= MOST_STEPS_SHARE  # (n_virtual, n_dp)
+    for seconds, kinds in ((stalls.inside_s, stalls.inside), (stalls.before_s, stalls.before)):
+        waits = (kinds == StallKind.INPUT) & (seconds > 0) & seldom[None, :, None, None, :]
+        lengths = [seconds[at] for at in (waits, (kinds == StallKind.COLLECTION) & (seconds > 0))]
+        if not all(map(len, lengths)):
+            continue
+        shorter_s, longer_s = sorted(weighted_median(s, s) or 0.0 for s in lengths)
+        # Many wait in one step: who waits longest is who counts.
+        waited_s, collected_s = (
+            float(np.where(at, seconds, 0.0).sum(axis=(0, 1, 2)).max(axis=-1).sum())
+            for at in (waits, kinds == StallKind.COLLECTION)
+        )
+        if collected_s > MUCH_SHARE * waited_s and longer_s < ALIKE_RATIO * shorter_s:
+            kinds[waits] = StallKind.COLLECTION
 
 
 def _is_forwards_alone(stalled: Bools, there: Bools) -> bool:
