@@ -92,13 +92,15 @@ def refuse_steps_at_a_time(dense: Dense, origin_s: Seconds | None, labels: Ints,
     computes = (dense.nodes.stage == 0) & of_types(dense.nodes.op, (Op.FORWARD, Op.BACKWARD))
     if origin_s is None or len(origin_s) < MIN_STEPS or not computes.any():
         return
-    begins = origin_s + np.fmin.reduce(dense.start_s[computes, :, 0], axis=0)
-    ends = origin_s + np.fmax.reduce(dense.end_s[computes, :, 0], axis=0)
+    # The first rank of the first stage, or where its rows are lost the one that has most.
+    dp = int(np.isfinite(dense.start_s[computes]).sum(axis=(0, 1)).argmax())
+    begins = origin_s + np.fmin.reduce(dense.start_s[computes, :, dp], axis=0)
+    ends = origin_s + np.fmax.reduce(dense.end_s[computes, :, dp], axis=0)
     order = np.argsort(begins, kind="stable")[: np.count_nonzero(np.isfinite(begins))]
     lasts = (ends - begins)[order]
     reach_s = np.maximum.accumulate(ends[order])[:-1] - begins[order[1:]]
     reaches = reach_s > REACHES_SHARE * np.minimum(np.median(lasts), lasts[1:])
-    if np.count_nonzero(reaches) >= DOUBLED_SHARE * len(order):
+    if reaches.any() and np.count_nonzero(reaches) >= DOUBLED_SHARE * len(order):
         _refuse(labels[np.sort(order[1:][reaches])], "run at the same time as others", name)
 
 

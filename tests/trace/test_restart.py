@@ -144,6 +144,18 @@ def test_two_runs_of_other_steps_at_the_same_time_are_told() -> None:
         load(pd.concat([first, second.assign(step=second.step + 30)]))
 
 
+@pytest.mark.parametrize("lost", ["rank 0", "stage 0"])
+def test_lost_rows_of_the_first_worker_are_no_second_run(lost: str) -> None:
+    """Where they are lost the next rank tells whether steps run at the same time; two runs are told all the same."""
+    rows, dp = attempt(name="stage-imbalance"), (0,) if lost == "rank 0" else range(100)
+    first = rows[(rows.stage > 0) | ~rows.dp_rank.isin(dp)]
+    if lost == "stage 0":
+        first = pd.concat([first, rows[(rows.stage == 0) & (rows.step == 4) & (rows.dp_rank == 1)]])
+    assert len(load(first).steps) == 12
+    with pytest.raises(TraceError, match="holds two runs: "):
+        load(pd.concat([first, first.assign(step=first.step + 30, start_ts=first.start_ts + 0.1)]))
+
+
 def test_a_restart_names_its_steps() -> None:
     """The warning says which steps are there twice."""
     first, last = attempt(), attempt(late_s=RESTART_S)
