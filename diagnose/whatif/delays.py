@@ -37,7 +37,8 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     Returns
     -------
     list of ndarray of float64, shape (n_stages, n_steps, n_dp), one a block
-        Seconds after the step's origin; 0 where the step before was not sampled.
+        Seconds after the step's origin. Where the step before was not sampled each is taken to end it as late, beside the others,
+        as it usually ends those that were; 0 after a restart.
     """
     every_step = np.sort(trace.steps)
     shape = trace.n_stages, len(every_step), trace.n_dp
@@ -54,16 +55,22 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
                 np.maximum(last_s, end_s[node], out=last_s)
             starts_s[stage, at], ends_s[stage, at] = first_s, last_s
     follows = (np.diff(every_step) == 1) & ~np.isin(every_step[1:], trace.restarted_steps)
+    first = starts_s.min(axis=(0, 2), keepdims=True) == starts_s
     if trace.step_origin_s is None:
-        first = starts_s.min(axis=(0, 2), keepdims=True) == starts_s
         length_s = np.where(first[:, 1:], ends_s[:, :-1], 0.0).max(axis=(0, 2))
     else:
         length_s = np.diff(trace.step_origin_s)
     carried_s = np.zeros(shape)
-    if trace.step_origin_s is None and not any(of_types(o.block.nodes.op, ENDS_STEPS).any() for o in observed):
+    ends_known = any(of_types(o.block.nodes.op, ENDS_STEPS).any() for o in observed)
+    if trace.step_origin_s is None and not ends_known:
         follows[:] = False
+    if ends_known:
+        # Who begins a step first had ended the one before.
+        usual_s = median(ends_s - np.where(first, ends_s, 0.0).max(axis=(0, 2), keepdims=True), axis=1)
+        carried_s[:] = np.maximum(usual_s, 0.0)[:, None]
+        carried_s[:, np.isin(every_step, trace.restarted_steps)] = 0.0
     beyond_s = np.maximum(ends_s[:, :-1] - length_s[:, None], 0.0)
-    carried_s[:, 1:] = np.where(follows[:, None], beyond_s, 0.0)
+    carried_s[:, 1:] = np.where(follows[:, None], beyond_s, carried_s[:, 1:])
     return [carried_s[:, np.searchsorted(every_step, o.block.steps)] for o in observed]
 
 

@@ -242,6 +242,31 @@ def test_what_workers_still_do_of_the_step_before(last: Op, origin_s: Any, expec
     assert found[..., 0].tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("last", "restarted", "expected"),
+    [
+        (Op.OPTIMIZER, (), [[0.0, 0.0, 0.0], [2.0, 2.0, 2.0]]),
+        (Op.OPTIMIZER, (24,), [[0.0, 0.0, 0.0], [2.0, 2.0, 0.0]]),
+        (Op.BACKWARD, (), [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]),
+    ],
+    ids=["the usual one", "after a restart", "computes alone"],
+)
+def test_what_workers_do_of_a_step_that_was_not_sampled(
+    last: Op, restarted: tuple[int, ...], expected: list[list[float]]
+) -> None:
+    """Of each tenth step: stage 1 ends each 2 s after the stage that begins the next, but for one step; no loader keeps it."""
+    steps = np.array([4, 14, 24])
+    start_s = np.array([[0.0, 0.0, 0.0], [2.0, 2.5, 1.5]])[..., None]
+    end_s = np.array([[10.0, 11.0, 9.0], [12.0, 13.0, 15.0]])[..., None]
+    places = SimpleNamespace(stage=np.array([0, 1]), op=np.array([Op.FORWARD, last]))
+    block = SimpleNamespace(steps=steps, nodes=places, start_s=start_s, end_s=end_s, filled=None)
+    for origin_s in (None, np.array([0.0, 100.0, 200.0])):
+        trace: Any = SimpleNamespace(steps=steps, n_stages=2, n_dp=1, restarted_steps=restarted, step_origin_s=origin_s)
+        observed: Any = SimpleNamespace(block=block)
+        (found,) = measure_carried(trace, [observed])
+        assert found[..., 0].tolist() == expected
+
+
 def rows_of(*found: tuple[Op, int, float, float]) -> Evidence:
     """Give rows of a type in a step (by number), from and to a time, of dp rank 0 on stage 0."""
     op, step, start, end = (np.array(column) for column in zip(*found, strict=True))
