@@ -38,7 +38,7 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     -------
     list of ndarray of float64, shape (n_stages, n_steps, n_dp), one a block
         Seconds after the step's origin. Where the step before was not sampled each is taken to end it as late, beside the others,
-        as it usually ends those that were; 0 after a restart.
+        as it usually ends those that were; 0 in the first and after a restart.
     """
     every_step = np.sort(trace.steps)
     shape = trace.n_stages, len(every_step), trace.n_dp
@@ -67,7 +67,7 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     if ends_known:
         # Who begins a step first had ended the one before.
         usual_s = median(ends_s - np.where(first, ends_s, 0.0).max(axis=(0, 2), keepdims=True), axis=1)
-        carried_s[:] = np.maximum(usual_s, 0.0)[:, None]
+        carried_s[:, 1:] = np.maximum(usual_s, 0.0)[:, None]
         carried_s[:, np.isin(every_step, trace.restarted_steps)] = 0.0
     beyond_s = np.maximum(ends_s[:, :-1] - length_s[:, None], 0.0)
     carried_s[:, 1:] = np.where(follows[:, None], beyond_s, carried_s[:, 1:])
