@@ -16,6 +16,8 @@ from diagnose.whatif.graph import Barrier, Events, Graph, Layout, last_of, order
 EXPLAINED_SHARE = 0.5
 #: Clocks of several workers agree no better than this.
 BARRIER_TOLERANCE_S = 100e-6
+#: ... nor do they all read the end of a long wait within this part of it.
+EARLY_SHARE = 0.02
 #: Two explanations that differ by less are the same.
 ROUNDING_S = 1e-9
 #: Means that are added up in another order differ by less than this part.
@@ -147,7 +149,8 @@ def _find_barrier(
 
 def _holds(beyond: Seconds, delay: Seconds, lanes: Bools) -> Bools:
     """Say for which dp ranks a wait holds: never started earlier, and most of the delay explained."""
-    early = _lane_mean(np.where(np.isnan(beyond), np.nan, beyond < -BARRIER_TOLERANCE_S))
+    tolerance_s = np.maximum(EARLY_SHARE * delay, BARRIER_TOLERANCE_S)
+    early = _lane_mean(np.where(np.isnan(beyond), np.nan, beyond < -tolerance_s))
     # Of the delay itself: where something else is waited for in most steps, the rest of them is nobody's.
     unexplained = np.clip(beyond, 0.0, np.maximum(delay, 0.0))
     explained = _lane_mean(unexplained) < (1.0 - EXPLAINED_SHARE) * _lane_mean(np.maximum(delay, 0.0))
