@@ -21,7 +21,7 @@ from diagnose.trace.member_labels import MemberLabels, find_member_labels
 from diagnose.trace.members import add_waits, merge_members
 from diagnose.trace.orders import part_orders
 from diagnose.trace.parts import join_parts
-from diagnose.trace.restart import keep_last_attempt, refuse_steps_at_a_time, refuse_two_runs
+from diagnose.trace.restart import find_silent_restart, keep_last_attempt, refuse_steps_at_a_time, refuse_two_runs
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
 from diagnose.trace.steps import (
     add_collections,
@@ -109,6 +109,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     evidence = hold_early_recvs(dense, evidence, steps)
     origin, shift, evidence = shift_origin(dense, evidence, warnings)
     refuse_steps_at_a_time(dense, origin, steps, name=name)
+    restarted = restarted or find_silent_restart(dense, evidence, origin, steps, warnings)
     of_others = _list_others(others, others_at, shift, group, members)
     evidence, of_others, other_types = _move_steady(evidence, of_others, others.other_types, n_steps)
     if restarted:

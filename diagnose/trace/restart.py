@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op, of_types
-from diagnose.model.trace import Ints, Seconds
+from diagnose.model.trace import Evidence, Ints, Seconds
 from diagnose.trace.dense import Dense
 from diagnose.trace.member_labels import MemberLabels
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
@@ -37,6 +37,10 @@ REACHES_SHARE = 0.5
 #: Cells of (step, dp rank, stage, forward) allowed for each forward row, and in any case.
 MAX_CELLS_PER_FORWARD = 8
 SPARE_CELLS = 100_000
+#: A job that stands still for so many usual steps, and then for a step slower by such a factor, was started again.
+STOP_STEPS, SLOW_START_RATIO = 10.0, 1.3
+#: No other stop is longer than this part of it, and no row tells of this part of it.
+OTHER_STOPS_SHARE, TOLD_SHARE = 0.2, 0.5
 
 
 def refuse_two_runs(rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLabels | None, *, name: str) -> None:
@@ -102,6 +106,35 @@ def refuse_steps_at_a_time(dense: Dense, origin_s: Seconds | None, labels: Ints,
     reaches = reach_s > REACHES_SHARE * np.minimum(np.median(lasts), lasts[1:])
     if reaches.any() and np.count_nonzero(reaches) >= DOUBLED_SHARE * len(order):
         _refuse(labels[np.sort(order[1:][reaches])], "run at the same time as others", name)
+
+
+def find_silent_restart(
+    dense: Dense, evidence: Evidence, origin_s: Seconds | None, labels: Ints, warnings: list[str]
+) -> tuple[int, ...]:
+    """Find the step, by index, before which the job stood still once, far longer than ever, and which then started slowly.
+
+    Whoever starts a job again where a save ended leaves no step twice. `evidence` has times of its steps, which began at
+    `origin_s`, None where times are of the step; `labels` are the numbers of the steps.
+    """
+    if origin_s is None or len(origin_s) < MIN_STEPS:
+        return ()
+    length_s = np.fmax.reduce(dense.end_s, axis=(0, 2))
+    usual_s = float(np.nanmedian(length_s))
+    stop_s = np.where(np.diff(labels) == 1, np.diff(origin_s) - length_s[:-1], 0.0)
+    at = int(np.nan_to_num(stop_s).argmax())
+    told_s = (evidence.end_s - np.maximum(evidence.start_s, length_s[at]))[evidence.step == at].max(initial=0.0)
+    if (
+        not stop_s[at] > STOP_STEPS * usual_s
+        or not length_s[at + 1] > SLOW_START_RATIO * usual_s
+        or np.nan_to_num(np.delete(stop_s, at)).max(initial=0.0) > OTHER_STOPS_SHARE * stop_s[at]
+        or told_s > TOLD_SHARE * stop_s[at]
+    ):
+        return ()
+    warnings.append(
+        f"the job stood still for {stop_s[at]:.3g} s before step {labels[at + 1]}, which is slow: taken for a restart, and for no "
+        "part of the steps"
+    )
+    return (at + 1,)
 
 
 def _refuse(steps: Ints, what: str, name: str) -> NoReturn:

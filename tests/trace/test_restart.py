@@ -156,6 +156,39 @@ def test_lost_rows_of_the_first_worker_are_no_second_run(lost: str) -> None:
         load(pd.concat([first, first.assign(step=first.step + 30, start_ts=first.start_ts + 0.1)]))
 
 
+@pytest.mark.parametrize(
+    ("stop", "slower", "saved", "found"),
+    [(12.0, 1.5, 0.0, (7,)), (9.0, 1.5, 0.0, ()), (12.0, 1.2, 0.0, ()), (12.0, 1.5, 0.4, (7,)), (12.0, 1.5, 0.6, ())],
+    ids=[
+        "a long stop and a slow step",
+        "too short a stop",
+        "no slow step",
+        "a row for less than half",
+        "a row for most of it",
+    ],
+)
+def test_a_restart_that_runs_no_step_again(stop: float, slower: float, saved: float, found: tuple[int, ...]) -> None:
+    """After a stop of more than ten usual steps, which no row explains, the next takes longer: what lies between is no step's."""
+    rows = attempt()
+    began = rows.groupby("step").start_ts.min()
+    usual_s = float(np.median(np.diff(began)))
+    late = rows.step == 7
+    rows.loc[late, "start_ts"] = began[7] + slower * (rows.start_ts[late] - began[7])
+    rows.loc[late, "duration"] *= slower
+    rows.loc[rows.step > 7, "start_ts"] += (slower - 1.0) * usual_s
+    rows.loc[rows.step >= 7, "start_ts"] += stop * usual_s
+    if saved:
+        save = (
+            rows[rows.step == 6]
+            .iloc[:1]
+            .assign(optype="checkpoint", start_ts=began[7], duration=saved * stop * usual_s)
+        )
+        rows = pd.concat([rows, save])
+    trace = load(rows)
+    assert trace.restarted_steps == found
+    assert says_restart(trace.warnings) == bool(found)
+
+
 def test_a_restart_names_its_steps() -> None:
     """The warning says which steps are there twice."""
     first, last = attempt(), attempt(late_s=RESTART_S)
