@@ -14,7 +14,7 @@ import msgspec.structs
 
 from diagnose.judge.alternatives import TOLD_FROM, list_impossible, merge_alternatives, split_confidence
 from diagnose.judge.classifier import Prediction
-from diagnose.judge.confidence import CERTAINTY, be_sure, believe, overlaps_too_much
+from diagnose.judge.confidence import CERTAINTY, MAX_REPLAY_ERROR, be_sure, believe, overlaps_too_much
 from diagnose.judge.evidence import list_evidence
 from diagnose.judge.lone import is_lone_rank, only_waits
 from diagnose.judge.places import locate_and_price
@@ -89,7 +89,7 @@ def reach_verdict(
     checked = tuple(j.rule.id for j in judgements if j not in lacking and j.rule.id not in unseen)
     few = len(analysis.breakdown.steps) < MIN_STEPS
     sure = [j for j in judgements if few and analysis.fidelity.ok and _shows_stage(analysis, j, least, prediction)]
-    if (few and not sure) or not analysis.fidelity.ok or analysis.trace.unit_doubt:
+    if (few and not sure) or not analysis.fidelity.ok or analysis.trace.unit_doubt or _is_filled_wrong(analysis):
         why = _why_inconclusive(analysis)
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (why,), why)
     if few:
@@ -155,6 +155,12 @@ def _describe_few(analysis: Analysis) -> str:
     return f"only {n_steps} {'step' if n_steps == 1 else 'steps'} could be analysed, fewer than {MIN_STEPS}"
 
 
+def _is_filled_wrong(analysis: Analysis) -> bool:
+    """Say whether steps would take longer without what was found: then what stands for lost rows is not what was there."""
+    gains = analysis.gains
+    return analysis.filled_share > 0 and gains.clean_s > (1.0 + MAX_REPLAY_ERROR) * gains.replayed_s
+
+
 def _why_inconclusive(analysis: Analysis) -> str:
     """Say why nobody can judge the job."""
     if analysis.trace.unit_doubt:
@@ -162,6 +168,12 @@ def _why_inconclusive(analysis: Analysis) -> str:
     if len(analysis.breakdown.steps) < MIN_STEPS:
         return f"{_describe_few(analysis)}: nothing that varies can be told from chance"
     fidelity = analysis.fidelity
+    if fidelity.ok and _is_filled_wrong(analysis):
+        return (
+            "rows are missing, and what stands for them cannot be what was there: without the faults found steps would be "
+            f"{write_percent(analysis.gains.clean_s / analysis.gains.replayed_s - 1.0)} longer; add the rows, or leave out the "
+            "data-parallel ranks that lack them"
+        )
     if overlaps_too_much(fidelity.discrepancy):
         longer = write_percent(1.0 / (1.0 + fidelity.discrepancy) - 1.0)
         return (

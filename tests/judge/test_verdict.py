@@ -715,6 +715,21 @@ def test_one_rank_that_reduces_with_others_is_lone() -> None:
     assert diagnose_table(without).job.tp_size == 16 // SPEC.pp
 
 
+@pytest.mark.parametrize(
+    ("filled_share", "longer", "verdict"),
+    [(0.01, 0.06, "inconclusive"), (0.01, 0.04, "straggling"), (0.0, 0.06, "straggling")],
+)
+def test_lost_rows_that_make_the_clean_job_slower_are_filled_wrong(
+    filled_share: float, longer: float, verdict: str
+) -> None:
+    """No job is slower without its faults: what stands for lost rows is not what was there, and the reader is told what to do."""
+    analysis = slow_job()
+    gains = dataclasses.replace(analysis.gains, clean_s=(1.0 + longer) * analysis.gains.replayed_s)
+    found = reach(analysis, gains=gains, filled_share=filled_share)
+    assert found.verdict == verdict
+    assert found.why.startswith("rows are missing, and what stands for them") == (verdict == "inconclusive")
+
+
 def test_simulated_steps_longer_than_recorded_ones_are_not_trusted() -> None:
     """Where computes overlap that the graph puts one after the other the replay is not faithful; a little of it is nothing."""
     analysis = slow_job()
