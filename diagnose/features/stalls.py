@@ -120,6 +120,8 @@ PACE_SHARE = 0.4
 #: ... while they are shorter than this part of their computes: no clock varies by more from one compute to the next.
 PACE_RATIO = 0.5
 PACE_CHANCE = 0.5
+#: Where computes are shorter than usual so much of as often as they are longer by as much, there is one spread and no pauses.
+TAIL_SHARE = 0.25
 #: Without rows pauses of single workers, or one or two, are as often those of a process that something else stops: of five jobs
 #: recorded for this project with pauses of one worker two had collections, none an allocator.
 LONE_CHANCE = TOSS_UP
@@ -752,7 +754,7 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     is_seen = is_placed and not is_held and (on_stages or of_growth <= GROWING_CHANCE)
     is_told = _is_told(breakdown, StallKind.ALLOCATION, seconds)
     if is_seen and not is_told and not is_pace:
-        is_pace = _may_be_a_pace(breakdown, by_worker.sum(axis=1))
+        is_pace = _may_be_a_pace(breakdown, by_worker.sum(axis=1)) or _are_a_tail(breakdown, at)
     is_seen |= is_told
     return {
         "allocator.place_chance": Feature(of_place),
@@ -774,6 +776,20 @@ def _may_be_a_pace(breakdown: Breakdown, often: Seconds) -> bool:
     work_s = np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
     theirs = np.tile(mostly, (long_s.shape[1] // len(mostly), 1))[:, None, None, :] & (long_s > 0)
     return weigh_part_against_length(theirs, long_s / work_s, long_s) > math.log(PLACED_CHANCE)
+
+
+def _are_a_tail(breakdown: Breakdown, at: Bools) -> bool:
+    """Say whether computes with stalls are the longer side of a wide spread: their workers have as many that are as much shorter.
+
+    Stalls in about half of them say nothing of that: the usual compute is one with or one without, by chance.
+    """
+    theirs_s = np.where(at.any(axis=(2, 3), keepdims=True), breakdown.compute_s, np.nan)
+    if at.sum() >= PACE_SHARE * np.isfinite(theirs_s).sum():
+        return False
+    log = np.log(np.maximum(theirs_s, TINY_S))
+    log -= nan_median(log, axis=(2, 3), keepdims=True)
+    stands_out = float(np.median(log[at]))
+    return int((log <= -stands_out).sum()) >= TAIL_SHARE * int((log >= stands_out).sum())
 
 
 def _growth(by_step: Seconds, n_stalls: int) -> Feature:

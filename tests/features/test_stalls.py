@@ -512,6 +512,17 @@ def test_an_allocator_takes_as_long_in_both_directions(
     assert (found["pace_doubt"], found["unseen_doubt"]) == (doubt, 0.0)
 
 
+@pytest.mark.parametrize(("n_short", "doubt"), [(4, 0.0), (5, PACE_CHANCE)])
+def test_pauses_have_no_other_side(n_short: int, doubt: float) -> None:
+    """Twenty computes of a stage are a half longer than the others: if five are a half shorter all are of one wide spread."""
+    places = {(way, 0, 0, step, dp): 0.5 for way in (0, 1) for step in (1, 6, 7, 8, 9) for dp in (0, 1)}
+    parts = stalled(of(StallKind.ALLOCATION, places), n_dp=2, n_stages=2)
+    compute_s = np.ones(parts.compute_s.shape) + parts.stalls.inside_s
+    compute_s[0, 0, 1, :n_short, 0] = 0.5
+    found = values(dataclasses.replace(parts, compute_s=compute_s), "allocator")
+    assert (found["pace_doubt"], found["unseen_doubt"]) == (doubt, 0.0)
+
+
 @pytest.mark.parametrize(("held_s", "doubt"), [(2.4, 0.0), (2.6, LONE_CHANCE)])
 def test_an_allocator_beside_computes_that_communication_holds_is_in_doubt(held_s: float, doubt: float) -> None:
     """Ten seconds on all ranks of a stage, beside more than a quarter of that in which others wait: these may be held, too."""
