@@ -145,6 +145,51 @@ def test_a_call_that_one_rank_never_made(
     assert doubt in " ".join(doubts)
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "pause_s", "timeout_s", "hangs"),
+    [
+        (9.9, 1.0, np.nan, False),
+        (10.1, 1.0, np.nan, True),
+        (29.0, 10.0, np.nan, False),
+        (31.0, 10.0, np.nan, True),
+        (22.0, 10.0, 25.0, False),
+        (23.0, 10.0, 25.0, True),
+        (-1.0, 1.0, np.nan, True),  # clocks that say nothing
+        (np.nan, 1.0, np.nan, True),
+    ],
+)
+def test_who_waits_for_long_hangs(waited_s: float, pause_s: float, timeout_s: float, *, hangs: bool) -> None:
+    """Ten seconds, three times the longest pause before, or nine tenths of what a watchdog waits: less is seen in jobs that run."""
+    number = np.array([1, 2, 3] * 8)[:-1]
+    recorded = dataclasses.replace(
+        waiting([tuple(range(8))], [(i // 3, 0, NONE, False) for i in range(23)]),
+        number=number,
+        called_s=np.where(number == 3, pause_s, 0.0),
+        state=np.where(number == 3, SCHEDULED, COMPLETED).astype(np.int8),
+        written_s=np.full(8, pause_s + waited_s),
+        timeout_s=timeout_s,
+    )
+    hang, doubts = find_hang(recorded)
+    assert (hang.ranks if hang else ()) == ((7,) if hangs else ())
+    assert ("it may just have run on" in " ".join(doubts)) is not hangs
+
+
+@pytest.mark.parametrize(("not_begun", "named"), [((3,), (3,)), ((2, 3), (2, 3)), ((1, 2, 3), None)])
+def test_a_device_that_never_began(not_begun: tuple[int, ...], named: tuple[int, ...] | None) -> None:
+    """All four called it: at most half of them, whose devices did not come to it, hold the others up; never for certain."""
+    called = waiting([(0, 1, 2, 3)], [(rank, 0, NONE, False) for rank in range(4)])
+    state = np.where(np.isin(called.rank, not_begun), SCHEDULED, STARTED).astype(np.int8)
+    job = Job("x", dp_size=4, pp_size=1, tp_size=1, cp_size=1, vpp_size=1, world_size=4)
+    verdict, document = judge_collectives(
+        dataclasses.replace(called, state=state), job, load_rules().rules, min_speedup=1.02
+    )
+    hang = document.hang
+    assert (hang and (hang.kind, hang.ranks)) == (named and ("not-started", named))
+    assert all(0.5 < cause.confidence < 1.0 for cause in verdict.causes) and len(verdict.causes) == (named is not None)
+    if hang:
+        assert (hang.at.waiting, hang.at.missing, hang.n_waiting) == ((0, 1, 2, 3), (), 4 - len(not_begun))
+
+
 @pytest.mark.parametrize(("spread", "late"), [(0.0, [3]), (0.1, [])])
 def test_who_is_late_is_so_far_beyond_what_ranks_differ_by(spread: float, late: list[int]) -> None:
     """A rank that waits for 30% of the time less than the others is late, unless all of them differ by that much."""
