@@ -117,23 +117,26 @@ def test_a_cause_of_more_workers_is_that_of_one_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank_3", "wrote_s", "timeout_s", "named", "doubt"),
+    ("rank_3", "wrote_s", "timeout_s", "called", "named", "doubt"),
     [
-        (2, 1700.0, 600.0, (3,), ""),
-        (2, 1005.0, 600.0, None, "it may just have run on"),
+        (2, 1700.0, 600.0, "all_reduce", (3,), ""),
+        (2, 1005.0, 600.0, "all_reduce", None, "it may just have run on"),
         # A pause of 1000 s is usual here, but a watchdog would have ended the job.
-        (2, 1700.0, np.nan, None, "it may just have run on"),
-        (1, 1700.0, 600.0, None, "dumps of rank 3 are older than others"),
+        (2, 1700.0, np.nan, "all_reduce", None, "it may just have run on"),
+        (1, 1700.0, 600.0, "all_reduce", None, "dumps of rank 3 are older than others"),
+        # Who sends to all ends before who did not come.
+        (1, 1700.0, 600.0, "broadcast", (3,), ""),
     ],
 )
 def test_a_call_that_one_rank_never_made(
-    rank_3: int, wrote_s: float, timeout_s: float, named: tuple[int, ...] | None, doubt: str
+    rank_3: int, wrote_s: float, timeout_s: float, called: str, named: tuple[int, ...] | None, doubt: str
 ) -> None:
     """Seven ranks wait in their third call, made 1000 s after the second, for the eighth; two before it all have ended."""
     number = np.array([i for rank in range(8) for i in range(1, 4 if rank != 3 else rank_3 + 1)])
     rows = [(rank, 0, NONE, False) for rank in range(8) for _ in range(3 if rank != 3 else rank_3)]
     recorded = dataclasses.replace(
         waiting([tuple(range(8))], rows),
+        kinds=(called, "send"),
         number=number,
         called_s=np.where(number == 3, 1000.0, 0.0),
         state=np.where(number == 3, SCHEDULED, COMPLETED).astype(np.int8),

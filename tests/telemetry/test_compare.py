@@ -173,6 +173,25 @@ def test_what_explains_half_is_no_reason_to_doubt(clock, is_everyone, outcome):
     assert outcome == (None if found is None else found[1].kind or "weakened")
 
 
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_suspects_with_the_same_sign_are_counted(n):
+    """The first is described, and the others are told by their number: of four machines some have a low clock."""
+    names = "abcd"
+    series = [_series("gpu_sm_clock_mhz", host, "0", [1000.0 if host in names[:n] else 1980.0] * 10) for host in names]
+    suspects = [
+        Suspect(one, one, ("0",), tuple((other, "0") for other in names[n:]), tuple(names[n:])) for one in names[:n]
+    ]
+    rule = read_telemetry_rules(built_in_rules() / "telemetry")["worker-fault"]
+    (cause,) = worker_fault().causes
+    place = Place(tuple(suspects), Span(T0, T0 + 90.0))
+    found, finding = judge_telemetry(
+        cause, rule, place, Comparison(Telemetry("x", (), tuple(series), ())), slowdown=2.0
+    )
+    (told,) = [item.text for item in found.evidence if item.source == "telemetry"]
+    assert ("more of" in told) == (n > 1) and (n == 1 or told.endswith(f"; {n - 1} more of {n} suspects alike"))
+    assert finding.hosts == tuple(names[:n])
+
+
 @pytest.mark.parametrize(("unit", "said"), [("s", "25% of the time"), ("1", "0.25")])
 def test_how_often_something_is_is_a_part_of_the_time(unit, said):
     """Where the counter counts seconds; others have no unit."""
