@@ -669,15 +669,16 @@ def test_tokens_that_say_nothing_explain_nothing() -> None:
     np.testing.assert_allclose(ratio[:, 1], 1.0 + 0.05 * load[:, 1], atol=0.02)
 
 
-def test_documents_are_taken_out_of_what_is_there() -> None:
-    """A stage that is half as long with documents as all are has nothing left, however many of its computes were not recorded."""
+@pytest.mark.parametrize(("response", "kept"), [(-0.4, 0.0), (0.1, 0.0), (0.5, 0.0), (0.9, 0.4)])
+def test_documents_are_taken_out_of_what_is_there(response: float, kept: float) -> None:
+    """By half of what all stages are long with them at most, however many of a stage's computes were not recorded."""
     rng = np.random.default_rng(7)
     documents = rng.normal(scale=0.1, size=(1, 8, 12, 4))
     for chance in (1.0, 0.3):
         there = rng.random(documents.shape) < chance
-        logs = np.where(there, -0.4 * (documents - documents.mean()), np.nan)
+        logs = np.where(there, response * (documents - documents.mean()), np.nan)
         left = _without_documents(np.stack([logs, logs]), documents, there)
-        assert np.nanstd(left) < 0.01
+        assert np.nanstd(left) == pytest.approx(0.1 * kept, abs=0.005)
 
 
 def test_directions_that_are_far_apart_do_not_agree() -> None:
