@@ -216,12 +216,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     ): "another answer only where just half of the stalls are where they are frequent",
     (
         "diagnose/whatif/components/input_delay.py",
-        "alike = left & found.late_or_long()[0][0, here.stage]",
-        "0 -> 1",
-        0,
-    ): "who stands still mostly is who is not late mostly: another answer only where just half are late",
-    (
-        "diagnose/whatif/components/input_delay.py",
         "at[:] = 2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0])",
         (
             "2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0]) "
@@ -325,12 +319,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "overlap > 0 -> (overlap >= 0)",
         0,
     ): "an overlap of 0 s adds nothing",
-    (
-        "diagnose/whatif/graph.py",
-        "forget[position].append(node)",
-        "forget[position].append(node) -> pass",
-        0,
-    ): "ends of nodes are kept longer in memory; no time changes",
     (
         "diagnose/whatif/graph.py",
         "latest = np.full((opened.shape[0], int(self.groups.max()) + 1), -np.inf)",
@@ -437,12 +425,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         1,
     ): "the first node is a compute, and no transfer",
     (
-        "diagnose/whatif/removal.py",
-        "for kind in np.unique(kinds[stall > 0]).tolist():",
-        "stall > 0 -> (stall >= 0)",
-        0,
-    ): "a kind that has no seconds adds none",
-    (
         "diagnose/whatif/replay.py",
         "(ends,), (opening,) = _walk(graph, [own], delay, keep_all=False)",
         "False -> True",
@@ -510,12 +492,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     ): "numpy takes any negative number for the axis that is left",
     (
         "diagnose/whatif/scenarios.py",
-        "with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:",
-        "4 -> 5",
-        0,
-    ): "how many threads replay does not change what they find",
-    (
-        "diagnose/whatif/scenarios.py",
         "lanes = block.start_s.reshape(len(block.nodes), -1)",
         "1 -> 2",
         0,
@@ -550,12 +526,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "lengths[:-1] > APART_RATIO * lengths[1:] -> (lengths[:-1] >= APART_RATIO * lengths[1:])",
         0,
     ): "another answer only where one length is just so many times the other, to the last bit",
-    (
-        "diagnose/whatif/stalls.py",
-        "share = (inside_s + before_s) / np.maximum(np.nan_to_num(work_s, nan=1.0), TINY_S)",
-        "1.0 -> 2.0",
-        0,
-    ): "where there is no compute nothing stalls, whatever that is divided by",
     (
         "diagnose/whatif/starts.py",
         "later = ends_s > self.ends_s[step]",
