@@ -129,6 +129,31 @@ def test_dumps_that_name_another_rank(tmp_path):
     assert "dumps name rank 5" in warning
     assert f"trace names rank {known}" in warning
     check(diagnosis)
+    left = [entry.cause for entry in diagnosis.not_checked]
+    assert "worker-fault" in diagnosis.checked and sorted([*diagnosis.checked, *left]) == sorted(list_asked())
+
+
+def list_asked():
+    """List what is looked for in a trace."""
+    alone = diagnose.diagnose(FIXTURES / "worker-fault.parquet")
+    return [*alone.checked, *(entry.cause for entry in alone.not_checked)]
+
+
+def test_a_log_and_the_dumps_of_a_slow_rank(tmp_path):
+    """The dumps name the rank; what only a trace shows stays unchecked."""
+    write_inspector(
+        simulate(TRACED, Fault("slow", 5, 1.35), seed=5, n_steps=12),
+        tmp_path / "d",
+        seed=1,
+        version="v4.3",
+        has_p2p=True,
+    )
+    write_log(tmp_path / "a.log")
+    diagnosis = diagnose.diagnose(tmp_path)
+    assert [(cause.cause, cause.where.workers[0].rank) for cause in diagnosis.causes] == [("worker-fault", 5)]
+    dumps = diagnose.diagnose(tmp_path / "d")
+    assert set(diagnosis.checked) == set(dumps.checked)
+    assert "worker-fault" not in {entry.cause for entry in diagnosis.not_checked}
 
 
 def test_dumps_that_name_nobody(tmp_path):

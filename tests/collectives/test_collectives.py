@@ -277,58 +277,62 @@ SHAPES = [
 ]
 
 
+def write_job(path, seed, shapes=SHAPES):
+    """Write the dumps of a job, and give what is wrong with it: the run, its kind, rank, factor and group, and the writer."""
+    rng = np.random.default_rng(seed)
+    shape = Shape(*shapes[rng.integers(len(shapes) - (seed % 12 != 0))])
+    kind = KINDS[seed % len(KINDS)]
+    rank = int(rng.integers(shape.world))
+    group = ()
+    if kind == "link":
+        groups = [g for g in list_groups(shape) if g[0] == "dp"]
+        group = groups[rng.integers(len(groups))]
+        kind = "none" if len(groups) < 4 else kind
+        if shape.pp > 1 and rng.random() < 0.5:
+            tp, dp, pp = (int(rng.integers(n)) for n in (shape.tp, shape.dp, shape.pp - 1))
+            group, kind = ("pair", shape.rank(tp, dp, pp), shape.rank(tp, dp, pp + 1)), "link"
+    factor = 1 + rng.uniform(0.15, 0.8) if kind == "slow" else rng.uniform(10, 30)
+    stands = kind in ("hang", "died", "mismatch")
+    run = simulate(
+        shape,
+        Fault(kind, rank, factor, rng.uniform(0.3, 0.95), group),
+        seed=seed,
+        n_steps=3 if shape.world == 512 else 12,
+        n_micro=int(rng.integers(2, 9)) if shape.world < 512 else 4,
+        run_ahead=int(rng.integers(0, 8)) if stands else 0,
+        heavy_last=0.15 * (rng.random() < 0.3),
+    )
+    last = max(call.arrive for calls in run.calls for call in calls)
+    writers = (
+        ("calls", "timing")
+        if stands
+        else ("timing", "inspector")
+        if kind == "link"
+        else ("calls", "timing", "inspector")
+    )
+    writer = writers[rng.integers(len(writers))]
+    if writer == "inspector":
+        write_inspector(run, path, seed=seed, version=("v4.2", "v4.3")[seed % 2], has_p2p=True, verbose=seed % 3 == 0)
+    else:
+        cut = {} if stands or rng.random() < 0.4 else {"cut_s": last * 0.8, "cut_spread_s": 0.05}
+        write_flight_recorder(
+            run,
+            path,
+            seed=seed,
+            timing=writer == "timing",
+            as_json=seed % 5 == 0,
+            written=bool(rng.random() < 0.5),
+            **cut,
+        )
+    return run, kind, rank, factor, group, writer
+
+
 def score(folder, seeds):
     """Count how many jobs are answered as they are."""
     counted = {"right": 0, "faulty": 0, "silent": 0, "sound": 0, "wrong": []}
     for seed in seeds:
-        rng = np.random.default_rng(seed)
-        shape = Shape(*SHAPES[rng.integers(len(SHAPES) - (seed % 12 != 0))])
-        kind = KINDS[seed % len(KINDS)]
-        rank = int(rng.integers(shape.world))
-        group = ()
-        if kind == "link":
-            groups = [g for g in list_groups(shape) if g[0] == "dp"]
-            group = groups[rng.integers(len(groups))]
-            kind = "none" if len(groups) < 4 else kind
-            if shape.pp > 1 and rng.random() < 0.5:
-                tp, dp, pp = (int(rng.integers(n)) for n in (shape.tp, shape.dp, shape.pp - 1))
-                group, kind = ("pair", shape.rank(tp, dp, pp), shape.rank(tp, dp, pp + 1)), "link"
-        factor = 1 + rng.uniform(0.15, 0.8) if kind == "slow" else rng.uniform(10, 30)
-        stands = kind in ("hang", "died", "mismatch")
-        run = simulate(
-            shape,
-            Fault(kind, rank, factor, rng.uniform(0.3, 0.95), group),
-            seed=seed,
-            n_steps=3 if shape.world == 512 else 12,
-            n_micro=int(rng.integers(2, 9)) if shape.world < 512 else 4,
-            run_ahead=int(rng.integers(0, 8)) if stands else 0,
-            heavy_last=0.15 * (rng.random() < 0.3),
-        )
-        last = max(call.arrive for calls in run.calls for call in calls)
-        writers = (
-            ("calls", "timing")
-            if stands
-            else ("timing", "inspector")
-            if kind == "link"
-            else ("calls", "timing", "inspector")
-        )
-        writer = writers[rng.integers(len(writers))]
         path = folder / f"job-{seed}"
-        if writer == "inspector":
-            write_inspector(
-                run, path, seed=seed, version=("v4.2", "v4.3")[seed % 2], has_p2p=True, verbose=seed % 3 == 0
-            )
-        else:
-            cut = {} if stands or rng.random() < 0.4 else {"cut_s": last * 0.8, "cut_spread_s": 0.05}
-            write_flight_recorder(
-                run,
-                path,
-                seed=seed,
-                timing=writer == "timing",
-                as_json=seed % 5 == 0,
-                written=bool(rng.random() < 0.5),
-                **cut,
-            )
+        run, kind, rank, factor, group, writer = write_job(path, seed)
         diagnosis = diagnose.diagnose(path)
         seen = diagnosis.collectives
         if kind == "none":
@@ -336,12 +340,12 @@ def score(folder, seeds):
         elif kind == "link":
             ranks = set(group[1:]) if group[0] == "pair" else set(run.members[group])
             good = bool(seen.slow_groups) and set(seen.slow_groups[0].ranks) == ranks and not seen.late_ranks
-        elif stands:
+        elif kind in ("hang", "died", "mismatch"):
             good = seen.hang is not None and rank in seen.hang.ranks and len(seen.hang.ranks) <= 2
         else:
             good = [late.rank for late in seen.late_ranks] == [rank] and seen.hang is None
         counted["sound" if kind == "none" else "faulty"] += 1
         counted["silent" if kind == "none" else "right"] += good
         if not good:
-            counted["wrong"].append((seed, shape, kind, rank, round(factor, 2), group, writer, diagnosis.summary))
+            counted["wrong"].append((seed, run.shape, kind, rank, round(factor, 2), group, writer, diagnosis.summary))
     return counted

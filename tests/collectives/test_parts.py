@@ -117,23 +117,26 @@ def test_a_cause_of_more_workers_is_that_of_one_of_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rank_3", "wrote_s", "timeout_s", "named", "doubt"),
+    ("rank_3", "wrote_s", "timeout_s", "called", "named", "doubt"),
     [
-        (2, 1700.0, 600.0, (3,), ""),
-        (2, 1005.0, 600.0, None, "it may just have run on"),
+        (2, 1700.0, 600.0, "all_reduce", (3,), ""),
+        (2, 1005.0, 600.0, "all_reduce", None, "it may just have run on"),
         # A pause of 1000 s is usual here, but a watchdog would have ended the job.
-        (2, 1700.0, np.nan, None, "it may just have run on"),
-        (1, 1700.0, 600.0, None, "dumps of rank 3 are older than others"),
+        (2, 1700.0, np.nan, "all_reduce", None, "it may just have run on"),
+        (1, 1700.0, 600.0, "all_reduce", None, "dumps of rank 3 are older than others"),
+        # Who sends to all ends before who did not come.
+        (1, 1700.0, 600.0, "broadcast", (3,), ""),
     ],
 )
 def test_a_call_that_one_rank_never_made(
-    rank_3: int, wrote_s: float, timeout_s: float, named: tuple[int, ...] | None, doubt: str
+    rank_3: int, wrote_s: float, timeout_s: float, called: str, named: tuple[int, ...] | None, doubt: str
 ) -> None:
     """Seven ranks wait in their third call, made 1000 s after the second, for the eighth; two before it all have ended."""
     number = np.array([i for rank in range(8) for i in range(1, 4 if rank != 3 else rank_3 + 1)])
     rows = [(rank, 0, NONE, False) for rank in range(8) for _ in range(3 if rank != 3 else rank_3)]
     recorded = dataclasses.replace(
         waiting([tuple(range(8))], rows),
+        kinds=(called, "send"),
         number=number,
         called_s=np.where(number == 3, 1000.0, 0.0),
         state=np.where(number == 3, SCHEDULED, COMPLETED).astype(np.int8),
@@ -143,6 +146,51 @@ def test_a_call_that_one_rank_never_made(
     hang, doubts = find_hang(recorded)
     assert (hang.ranks if hang else None) == named
     assert doubt in " ".join(doubts)
+
+
+@pytest.mark.parametrize(
+    ("waited_s", "pause_s", "timeout_s", "hangs"),
+    [
+        (9.9, 1.0, np.nan, False),
+        (10.1, 1.0, np.nan, True),
+        (29.0, 10.0, np.nan, False),
+        (31.0, 10.0, np.nan, True),
+        (22.0, 10.0, 25.0, False),
+        (23.0, 10.0, 25.0, True),
+        (-1.0, 1.0, np.nan, True),  # clocks that say nothing
+        (np.nan, 1.0, np.nan, True),
+    ],
+)
+def test_who_waits_for_long_hangs(waited_s: float, pause_s: float, timeout_s: float, *, hangs: bool) -> None:
+    """Ten seconds, three times the longest pause before, or nine tenths of what a watchdog waits: less is seen in jobs that run."""
+    number = np.array([1, 2, 3] * 8)[:-1]
+    recorded = dataclasses.replace(
+        waiting([tuple(range(8))], [(i // 3, 0, NONE, False) for i in range(23)]),
+        number=number,
+        called_s=np.where(number == 3, pause_s, 0.0),
+        state=np.where(number == 3, SCHEDULED, COMPLETED).astype(np.int8),
+        written_s=np.full(8, pause_s + waited_s),
+        timeout_s=timeout_s,
+    )
+    hang, doubts = find_hang(recorded)
+    assert (hang.ranks if hang else ()) == ((7,) if hangs else ())
+    assert ("it may just have run on" in " ".join(doubts)) is not hangs
+
+
+@pytest.mark.parametrize(("not_begun", "named"), [((3,), (3,)), ((2, 3), (2, 3)), ((1, 2, 3), None)])
+def test_a_device_that_never_began(not_begun: tuple[int, ...], named: tuple[int, ...] | None) -> None:
+    """All four called it: at most half of them, whose devices did not come to it, hold the others up; never for certain."""
+    called = waiting([(0, 1, 2, 3)], [(rank, 0, NONE, False) for rank in range(4)])
+    state = np.where(np.isin(called.rank, not_begun), SCHEDULED, STARTED).astype(np.int8)
+    job = Job("x", dp_size=4, pp_size=1, tp_size=1, cp_size=1, vpp_size=1, world_size=4)
+    verdict, document = judge_collectives(
+        dataclasses.replace(called, state=state), job, load_rules().rules, min_speedup=1.02
+    )
+    hang = document.hang
+    assert (hang and (hang.kind, hang.ranks)) == (named and ("not-started", named))
+    assert all(0.5 < cause.confidence < 1.0 for cause in verdict.causes) and len(verdict.causes) == (named is not None)
+    if hang:
+        assert (hang.at.waiting, hang.at.missing, hang.n_waiting) == ((0, 1, 2, 3), (), 4 - len(not_begun))
 
 
 @pytest.mark.parametrize(("spread", "late"), [(0.0, [3]), (0.1, [])])

@@ -1,6 +1,7 @@
 """A log alone, and a log beside a trace."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import msgspec.structs
 import numpy as np
@@ -190,6 +191,16 @@ def test_slow_iterations_of_a_log_are_told(*, is_mean: bool, interval: int, said
         count=3, lines=400, pattern="sporadic", period=None, regularity=None, first=10, last=300, matches=(), excess=2.0, lost_s=6.0
     )  # fmt: skip
     assert describe_spikes(facts, spikes, 0.01) == said
+
+
+@pytest.mark.parametrize(("of", "each"), [("tokens", "4 times the good pace"), ("", "2 s")])
+def test_what_slow_iterations_of_a_rate_take_is_against_the_good_pace(of: str, each: str) -> None:
+    """A rate alone has no seconds."""
+    facts = dataclasses.replace(facts_of(), of=of, ledger=SimpleNamespace(good_pace=0.5))
+    spikes = LogSpikes(
+        count=3, lines=400, pattern="sporadic", period=None, regularity=None, first=10, last=300, matches=(), excess=2.0, lost_s=6.0
+    )  # fmt: skip
+    assert describe_spikes(facts, spikes, 0.01) == f"3 iterations take {each} more, at no period: 1% of all time"
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,16 @@ def test_those_that_ship():
                 assert "{value}" in sign.says or sign.metric in {"net_up", "gpu_row_remap_failure"}
 
 
+def test_what_a_sign_does_not_say(tmp_path):
+    """Is asked of nobody: no difference but the one it names, no bound, and peers count as well as earlier times."""
+    (tmp_path / "x.yaml").write_text(GOOD)
+    (kind,) = read_telemetry_rules(tmp_path)["worker-fault"].kinds
+    (sign,) = kind.some
+    assert (sign.by_ratio, sign.by, sign.of_slowdown, sign.bits) == (0.02, 0.0, 0.0, 0)
+    assert (sign.at_least, sign.at_most, sign.alone) == (None, None, None)
+    assert (sign.above, sign.is_shared, kind.every) == (False, False, ())
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

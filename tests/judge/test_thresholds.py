@@ -31,7 +31,7 @@ from diagnose.judge.likeness import Likeness
 from diagnose.judge.log import _is_outside, _join_when
 from diagnose.judge.lone import is_lone_rank, only_waits
 from diagnose.judge.places import find_culprits, list_blamed, locate, locate_and_price
-from diagnose.judge.rest import describe_noise, describe_rest
+from diagnose.judge.rest import _measure_structure, describe_noise, describe_rest
 from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.timing import date_cause
 from diagnose.judge.unchecked import _describe_gaps
@@ -510,6 +510,15 @@ def test_the_largest_of_what_no_rule_explains_is_said() -> None:
     assert report_unknown(analysis, "stage", 0.3).confidence == pytest.approx(0.3)  # as probably below it
 
 
+@pytest.mark.parametrize(("silent_share", "silent"), [(None, False), (0.79, False), (0.81, True)])
+def test_forwards_that_are_late_without_a_row_that_says_so(silent_share: float | None, *, silent: bool) -> None:
+    """Where four fifths of what waits for input have no row, though others have, it is late forwards; else input."""
+    base = job("healthy")
+    features = {**base.features, "input.silent_share": Feature(silent_share, "")}
+    found = report_unknown(dataclasses.replace(base, features=features), "input-delay", LEAST)
+    assert (found.title == "unknown cause: late forwards where data is read") == silent
+
+
 @pytest.mark.parametrize(
     ("slowdown", "rest", "noise"),
     [(1.0995, False, False), (1.1005, False, True), (1.2495, False, True), (1.2505, True, True), (0.9, False, False)],
@@ -528,6 +537,26 @@ def test_ideal_times_give_back_much(slowdown: float, rest: bool, noise: bool) ->
     assert not describe_rest(dataclasses.replace(analysis, clock_offset_s=off_s), LEAST)
     assert not describe_noise(dataclasses.replace(analysis, clock_offset_s=off_s), (), LEAST)
     assert not describe_noise(analysis, (), 0.5)
+
+
+def test_what_longer_microbatches_and_stages_cost_is_structure() -> None:
+    """Forwards of 1, 1 and 2 s on one virtual stage, of 1, 1 and 4 s on another: the long ones are priced at 1 s."""
+    alike_s = (
+        np.ones((2, 2, 3, 4, 2)) * np.array([[[1.0, 1.0, 2.0], [1.0, 1.0, 4.0]], np.full((2, 3), 3.0)])[..., None, None]
+    )
+    asked: list[Any] = []
+
+    def price(changes: Any) -> Any:
+        asked.extend(changes)
+        return np.full(4, 6.0)
+
+    parts: Any = SimpleNamespace(
+        breakdown=SimpleNamespace(alike_s=alike_s), price=price, gains=SimpleNamespace(replayed_s=8.0)
+    )
+    assert _measure_structure(parts) == pytest.approx(0.25)
+    (work,) = asked
+    assert work.factor[0, :, :, 0, 0].tolist() == [[1.0, 1.0, 0.5], [1.0, 1.0, 0.25]]
+    assert work.factor.shape[3:] == (1, 1) and (work.factor[1] == 1.0).all()
 
 
 @pytest.mark.parametrize(("longer", "rest", "noise"), [(1.5, False, False), (4.0, False, True), (9.0, True, True)])

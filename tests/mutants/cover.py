@@ -53,7 +53,7 @@ class Coverage:
         @functools.wraps(function)
         def cached(*args: Any, **kwargs: Any) -> Any:
             key = (args, tuple(sorted(kwargs.items())))
-            name = f"cache {function.__module__}.{function.__qualname__} {hash(key)}"
+            name = f"cache {function!r} {hash(key)}"
             if key in made:
                 self.uses.setdefault(self.stack[-1], set()).add(name)
                 return made[key]

@@ -11,6 +11,18 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "what comes later is less probable still",
     (
+        "diagnose/judge/caveats.py",
+        "if share < MENTIONED_SHARE:",
+        "share < MENTIONED_SHARE -> (share <= MENTIONED_SHARE)",
+        0,
+    ): "another answer only where planned work has just this part of the time, to the last bit",
+    (
+        "diagnose/judge/check.py",
+        "return (found[1], int(found[2])) if found else (fault, 0)",
+        "0 -> 1",
+        0,
+    ): "faults without a line are in order by their whole text, of which no two are alike",
+    (
         "diagnose/judge/checked_json.py",
         "return not found or (set(map(type, found)) <= {int, float} and -MOST <= min(found) <= max(found) <= MOST)",
         "-MOST <= min(found) <= max(found) <= MOST -> (-MOST <= min(found) <= max(found) < MOST)",
@@ -95,6 +107,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only for what was mended in the first second of 1970",
     (
+        "diagnose/triage/store.py",
+        'kept = {one.ticket for one in findings if one.state == "open" or (one.fixed_at or 0.0) >= before_s}',
+        "(one.fixed_at or 0.0) >= before_s -> ((one.fixed_at or 0.0) > before_s)",
+        0,
+    ): "another answer only where two moments agree to the last bit",
+    (
         "diagnose/whatif/barriers.py",
         "ROUNDING_S = 1e-9",
         "1e-9 -> 2e-09",
@@ -142,6 +160,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "np.isnan -> (np).isfinite",
         0,
     ): "a job without gaps is asked as one with gaps is, with the same answer",
+    (
+        "diagnose/whatif/clean.py",
+        "long_s = [*met.reshape(3, -1).mean(axis=1), *last.reshape(3, -1).mean(axis=1)]",
+        "1 -> 2",
+        2,
+    ): "numpy takes any negative number for the axis that is left",
     (
         "diagnose/whatif/clocks.py",
         "before = np.minimum(np.searchsorted(every_step, rows.step), len(every_step) - 1)",
@@ -192,12 +216,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     ): "another answer only where just half of the stalls are where they are frequent",
     (
         "diagnose/whatif/components/input_delay.py",
-        "alike = left & found.late_or_long()[0][0, here.stage]",
-        "0 -> 1",
-        0,
-    ): "who stands still mostly is who is not late mostly: another answer only where just half are late",
-    (
-        "diagnose/whatif/components/input_delay.py",
         "at[:] = 2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0])",
         (
             "2.0 * rate(long[0, here.others, 0], there[0, here.others, 0]) < rate(forward[0], exists[0]) "
@@ -211,6 +229,15 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "2.0 * elsewhere < share -> (2.0 * elsewhere <= share)",
         0,
     ): "another answer only where the one share is just twice the other",
+    (
+        "diagnose/whatif/components/malloc_pause.py",
+        "return both and chance_of_growth(stalled.sum(axis=0), there.sum(axis=0)) < CHANCE",
+        (
+            "chance_of_growth(stalled.sum(axis=0), there.sum(axis=0)) < CHANCE -> "
+            "(chance_of_growth(stalled.sum(axis=0), there.sum(axis=0)) <= CHANCE)"
+        ),
+        0,
+    ): "another answer only where a chance is just so small, to the last bit",
     (
         "diagnose/whatif/components/microbatch.py",
         "if correlation < MIN_CORRELATION or not agree:",
@@ -248,6 +275,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "another answer only where a median is just so many times the usual one, to the last bit",
     (
+        "diagnose/whatif/components/transfer.py",
+        "slow_links[stage] = max(slow_links.get(stage, 0.0), float(median(level[slow])) / usual)",
+        "0.0 -> 1.0",
+        0,
+    ): "a slow level is above the usual one",
+    (
         "diagnose/whatif/components/worker.py",
         "even = np.where(np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma, pace, own)",
         "np.abs(own - pace) <= ORDINARY_DEVIATIONS * sigma -> (np.abs(own - pace) < ORDINARY_DEVIATIONS * sigma)",
@@ -275,17 +308,17 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "what is just so late is beyond nothing, either",
     (
+        "diagnose/whatif/dependencies.py",
+        "N_TYPES = 1000",
+        "1000 -> 1001",
+        0,
+    ): "any number above that of types will do",
+    (
         "diagnose/whatif/evidence.py",
         "hit = np.nonzero(overlap > 0)",
         "overlap > 0 -> (overlap >= 0)",
         0,
     ): "an overlap of 0 s adds nothing",
-    (
-        "diagnose/whatif/graph.py",
-        "forget[position].append(node)",
-        "forget[position].append(node) -> pass",
-        0,
-    ): "ends of nodes are kept longer in memory; no time changes",
     (
         "diagnose/whatif/graph.py",
         "latest = np.full((opened.shape[0], int(self.groups.max()) + 1), -np.inf)",
@@ -392,12 +425,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         1,
     ): "the first node is a compute, and no transfer",
     (
-        "diagnose/whatif/removal.py",
-        "for kind in np.unique(kinds[stall > 0]).tolist():",
-        "stall > 0 -> (stall >= 0)",
-        0,
-    ): "a kind that has no seconds adds none",
-    (
         "diagnose/whatif/replay.py",
         "(ends,), (opening,) = _walk(graph, [own], delay, keep_all=False)",
         "False -> True",
@@ -446,6 +473,12 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "whatever is below 0 is nothing",
     (
+        "diagnose/whatif/rewrite.py",
+        "last = {k: nodes[kind[there] == k][-1:].tolist() for k in range(len(MOVES))}",
+        "1 -> 2",
+        0,
+    ): "of several the last one is kept all the same",
+    (
         "diagnose/whatif/scenarios.py",
         "if not (ideal_s > 0).all():",
         "ideal_s > 0 -> (ideal_s >= 0)",
@@ -457,12 +490,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "1 -> 2",
         1,
     ): "numpy takes any negative number for the axis that is left",
-    (
-        "diagnose/whatif/scenarios.py",
-        "with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:",
-        "4 -> 5",
-        0,
-    ): "how many threads replay does not change what they find",
     (
         "diagnose/whatif/scenarios.py",
         "lanes = block.start_s.reshape(len(block.nodes), -1)",
@@ -499,12 +526,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "lengths[:-1] > APART_RATIO * lengths[1:] -> (lengths[:-1] >= APART_RATIO * lengths[1:])",
         0,
     ): "another answer only where one length is just so many times the other, to the last bit",
-    (
-        "diagnose/whatif/stalls.py",
-        "share = (inside_s + before_s) / np.maximum(np.nan_to_num(work_s, nan=1.0), TINY_S)",
-        "1.0 -> 2.0",
-        0,
-    ): "where there is no compute nothing stalls, whatever that is divided by",
     (
         "diagnose/whatif/starts.py",
         "later = ends_s > self.ends_s[step]",

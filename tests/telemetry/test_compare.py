@@ -10,7 +10,7 @@ import pytest
 from diagnose.judge.rules import built_in_rules
 from diagnose.judge.telemetry import Place, judge_telemetry
 from diagnose.judge.telemetry_file import Sign, read_telemetry_rules
-from diagnose.judge.telemetry_words import describe_sign
+from diagnose.judge.telemetry_words import describe_flat, describe_sign
 from diagnose.model.telemetry import METRICS, Series, Span, Suspect, Telemetry
 from diagnose.model.telemetry_document import TelemetryDocument, TelemetryFinding
 from diagnose.report.html.draw import styled
@@ -69,6 +69,7 @@ def test_a_sign_is_told_beside_its_peers_where_there_are_any(peers, said):
     sign = Sign("hot", reading.metric.name, "median", 0, True, 5.0, 0.0, 0.0, None, None, None, False, **words)
     assert describe_sign(sign, reading) == f"it is at 90 °C{said}"
     assert describe_sign(dataclasses.replace(sign, beside=""), reading) == "it is at 90 °C"
+    assert describe_flat(sign, reading) == "temperature of the GPU 90 °C" + (", peers 60 °C" if peers else "")
 
 
 def test_a_counter_that_was_set_back_grew_all_the_same():
@@ -171,6 +172,37 @@ def test_what_explains_half_is_no_reason_to_doubt(clock, is_everyone, outcome):
     place = Place((suspect,), Span(T0, T0 + 90.0))
     found = judge_telemetry(cause, rule, place, Comparison(Telemetry("x", (), tuple(series), ())), slowdown=3.0)
     assert outcome == (None if found is None else found[1].kind or "weakened")
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_suspects_with_the_same_sign_are_counted(n):
+    """The first is described, and the others are told by their number: of four machines some have a low clock."""
+    names = "abcd"
+    series = [_series("gpu_sm_clock_mhz", host, "0", [1000.0 if host in names[:n] else 1980.0] * 10) for host in names]
+    suspects = [
+        Suspect(one, one, ("0",), tuple((other, "0") for other in names[n:]), tuple(names[n:])) for one in names[:n]
+    ]
+    rule = read_telemetry_rules(built_in_rules() / "telemetry")["worker-fault"]
+    (cause,) = worker_fault().causes
+    place = Place(tuple(suspects), Span(T0, T0 + 90.0))
+    found, finding = judge_telemetry(
+        cause, rule, place, Comparison(Telemetry("x", (), tuple(series), ())), slowdown=2.0
+    )
+    (told,) = [item.text for item in found.evidence if item.source == "telemetry"]
+    assert ("more of" in told) == (n > 1) and (n == 1 or told.endswith(f"; {n - 1} more of {n} suspects alike"))
+    assert finding.hosts == tuple(names[:n])
+
+
+def test_cards_may_be_numbered_otherwise_than_ranks():
+    """Where none of a host's cards has the number that its rank was given one with a low clock is the one meant."""
+    series = [_series("gpu_sm_clock_mhz", host, "0", [1000.0 if host == "a" else 1980.0] * 10) for host in "abcd"]
+    peers = ("b", "c", "d")
+    suspect = Suspect("a", "a", ("GPU-6f1b",), tuple((peer, "0") for peer in peers), peers)
+    rule = read_telemetry_rules(built_in_rules() / "telemetry")["worker-fault"]
+    (cause,) = worker_fault().causes
+    telemetry = Comparison(Telemetry("x", (), tuple(series), ()))
+    _, found = judge_telemetry(cause, rule, Place((suspect,), Span(T0, T0 + 90.0)), telemetry, slowdown=2.0)
+    assert (found.kind, found.hosts) == ("clock-low", ("a",))
 
 
 @pytest.mark.parametrize(("unit", "said"), [("s", "25% of the time"), ("1", "0.25")])

@@ -71,6 +71,9 @@ def test_the_surest_link_counts() -> None:
     # 2 is reached over 1, since the direct way is less sure, though it begins at the root.
     around = [link(0, 1, 1.0, spread_s=0.1), link(1, 2, 1.0, spread_s=0.2), link(0, 2, 7.0, spread_s=0.5)]
     assert _tie(around, 3, 1)[0][:, 0].tolist() == [-1.0, 0.0, 1.0]
+    # The direct way comes up before the last clock does, and ends nothing.
+    ahead_s, _, _, island = _tie([*around, link(2, 3, 1.0, spread_s=0.9)], 4, 1)
+    assert (ahead_s[:, 0].tolist(), island.tolist()) == ([-1.5, -0.5, 0.5, 1.5], [0, 0, 0, 0])
 
 
 def test_an_end_with_nothing_beside_it_is_surer_than_half_a_bound() -> None:

@@ -422,6 +422,9 @@ class TestUrl:
         with pytest.raises(ServiceError, match="is not there"):
             Store(f"sqlite:///{tmp_path}/a.db", may_create=False)
         assert not list(tmp_path.iterdir())
+        (tmp_path / "a.db").touch()
+        with pytest.raises(ServiceError, match="is no store; `diagnose triage` makes one there"):
+            Store(f"sqlite:///{tmp_path}/a.db", may_create=False)
 
     def test_passwords(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """From a file or the environment, never shown."""

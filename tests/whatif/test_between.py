@@ -1,5 +1,6 @@
 """Time after the optimizer until the next step: from absolute times, from evidence rows, else unknown and 0."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,13 @@ def test_nobody_knows_what_follows_the_last_step() -> None:
 def test_single_steps_know_no_gap() -> None:
     """Where no two sampled steps follow each other nothing is said of the time between them."""
     assert set(between(job({10: 1000.0, 20: 1100.0, 40: 2000.0})).values()) == {0.0}
+
+
+def test_a_restart_is_no_gap() -> None:
+    """A job that was down for 990 s before step 12 has the usual 1 s there, and not the outage."""
+    m = job({10: 1000.0, 11: 1010.0, 12: 2009.0, 13: 2019.0})
+    trace = dataclasses.replace(m.trace, restarted_steps=(12,))
+    assert measure_between(trace, m.observed).tolist() == pytest.approx([1.0, 1.0, 1.0, 1.0])
 
 
 def test_relative_times_know_no_gap() -> None:

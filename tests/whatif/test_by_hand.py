@@ -881,6 +881,16 @@ def test_who_reads_begins_late_for_input_from_two_steps_on(at: list[int], found:
     assert _is_input(np.arange(12), np.ones(late.shape), late, [0]) is found
 
 
+@pytest.mark.parametrize(
+    ("ranks", "n_dp", "found"), [((0, 1), 2, True), ((0,), 2, False), ((1,), 2, True), ((0,), 1, True)]
+)
+def test_the_first_of_several_ranks_begins_late_for_saves_too(ranks: tuple[int, ...], n_dp: int, found: bool) -> None:
+    """All ranks, another one, or the only one begin steps late on all stages, now and then: for input. The first need not."""
+    late = np.zeros((2, 24, n_dp), dtype=bool)
+    late[:, [[2], [3], [11], [19]], ranks] = True
+    assert _is_input(np.arange(24), np.ones(late.shape), late, [0]) is found
+
+
 def test_levels_in_time_tell_slow_steps_of_a_place() -> None:
     """Where transfers of one step differ as much as slow steps do from others, the usual one is that of the quick steps."""
     spread = np.exp(0.5 * np.random.default_rng(1).standard_normal((15, 40, 1)))

@@ -13,6 +13,7 @@ from diagnose.faults.spec import JobSpec, Schedule
 from diagnose.model.change import Scale
 from diagnose.model.optype import DIRECTIONS, Op
 from tests.judge.cases import measure
+from tests.numbers import MEASURED, assert_unchanged
 
 SCHEDULES: dict[str, tuple[Schedule, int]] = {
     "1f1b": ("1f1b", 1),
@@ -52,6 +53,7 @@ def test_the_predicted_step_is_the_simulated_one(name: str, job: str) -> None:
         truth = float(simulate(inputs.with_work(computes, factor)).step_s.mean())
         assert float(m.removal.price((change,)).mean()) == pytest.approx(truth, rel=0.005)
     assert (m.diagnosis.verdict, m.diagnosis.causes) == ("healthy", ())
+    assert_unchanged(m.diagnosis, MEASURED, f"schedules/{name}, {job}")
 
 
 @pytest.mark.parametrize("merges_weights", [False, True])

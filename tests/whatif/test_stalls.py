@@ -373,6 +373,16 @@ def test_all_begin_late_every_so_many_steps_after_a_stop(at: Any, kind: StallKin
     assert set(stalls.before[late > 0]) == {kind}
 
 
+@pytest.mark.parametrize(("n_dp", "kind"), [(2, StallKind.SAVING), (1, StallKind.INPUT)])
+@pytest.mark.parametrize("n_stages", [1, 4])
+def test_the_first_rank_begins_late_at_an_interval(n_stages: int, n_dp: int, kind: StallKind) -> None:
+    """It writes for all where there are others; the only rank may as well wait for its batch."""
+    late = nothing(n_stages=n_stages, n_dp=n_dp)
+    late[FORWARD, 0, 0, 2::6, 0] = STALL_S
+    stalls = judged(nothing(n_stages=n_stages, n_dp=n_dp), late)
+    assert set(stalls.before[late > 0]) == {kind}
+
+
 @pytest.mark.parametrize(
     ("reads", "kind"), [(None, StallKind.INPUT), (True, StallKind.INPUT), (False, StallKind.TOGETHER)]
 )

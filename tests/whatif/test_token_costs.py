@@ -136,6 +136,11 @@ def test_a_slow_replica_that_tokens_do_not_explain_stays_slow(
         ([1, 1, 1, 1], [1, 1, 1, 2], [1, 1, 1, 1], None),
         ([4, 4, 4, 1], [2, 2, 2, 1], [1, 1, 1, 1], [1, 1, 1, 0.5]),
         ([1, 1, 2, 3], [1, 1, 5, 1.2], [1, 1, 1, 1], [1, 1, 1.1, 1.2]),
+        # From one and a half percent on: more of them, and what they cost.
+        ([1, 1, 1, 1.014], [1, 1, 1, 1.1], [1, 1, 1, 1], None),
+        ([1, 1, 1, 1.016], [1, 1, 1, 1.1], [1, 1, 1, 1], [1, 1, 1, 1.016]),
+        ([1, 1, 1, 1.1], [1, 1, 1, 1.014], [1, 1, 1, 1], None),
+        ([1, 1, 1, 1.1], [1, 1, 1, 1.016], [1, 1, 1, 1], [1, 1, 1, 1.016]),
     ],
 )
 def test_what_ranks_have_more_of_has_one_price(
@@ -148,7 +153,7 @@ def test_what_ranks_have_more_of_has_one_price(
         assert found is None
     else:
         assert found is not None
-        np.testing.assert_allclose(found[0, 0], explained, atol=0.01)
+        np.testing.assert_allclose(found[0, 0], explained, rtol=1e-6)
 
 
 def test_one_slow_stage_is_not_paid_for_tokens() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
-from diagnose.model.trace import Evidence, Seconds
+from diagnose.model.trace import Evidence, Nodes, Seconds
 from diagnose.whatif.components.attribution import more_than_chance
 from diagnose.whatif.components.between_steps import BetweenStepsPart
 from diagnose.whatif.components.component import Extent, Members, Part, mix
@@ -19,6 +19,7 @@ from diagnose.whatif.components.expert import (
     _deviations_above_zero,
     _find_group,
     _fit_tokens,
+    _gather_tokens,
     _slope,
     _without_documents,
 )
@@ -181,6 +182,36 @@ def test_most_collections_are_those_of_the_plan(elsewhere_s: float, planned: boo
     attribute_planned_collections(stalls, np.arange(12), 1e6, 4)
     assert (kinds[0, 1, 0, 0, 0] == StallKind.PLANNED) == planned
     assert kinds[0, 0, 0, 1, 0] == StallKind.COLLECTION
+
+
+@pytest.mark.parametrize(("n_dp", "planned"), [(1, False), (2, True)])
+def test_two_workers_collect_by_a_plan(n_dp: int, planned: bool) -> None:
+    """In the same steps, at a period; one alone may do so as its own objects ask for it."""
+    at = np.zeros((2, 1, 2, 12, n_dp))
+    at[0, :, 0, ::3] = 1.0
+    kinds = np.where(at > 0, StallKind.COLLECTION, 0).astype(np.int8)
+    none = np.zeros(at.shape, dtype=bool)
+    stalls: Any = SimpleNamespace(
+        seconds_of=lambda _: at, recorded_inside=none, recorded_before=none, inside=kinds, before=kinds * 0
+    )
+    attribute_planned_collections(stalls, np.arange(12), 1e6, 1)
+    assert set(kinds[at > 0]) == {StallKind.PLANNED if planned else StallKind.COLLECTION}
+
+
+def test_tokens_of_experts_are_of_each_token_of_the_batch() -> None:
+    """Twice the tokens in a microbatch twice as long are no hot expert; of as many tokens they are. Filler has none."""
+    kinds = Nodes(*np.array([(Op.FORWARD, 0, 0, 0, -1), (Op.FORWARD, 0, 1, 1, -1), (Op.FORWARD, 0, 2, 2, -1)]).T)
+    given = np.array([100.0, 200.0, 0.0])[:, None, None] * np.ones((3, 4, 2))
+
+    def load(tokens: list[float] | None) -> Any:
+        each = None if tokens is None else np.array(tokens)[:, None, None] * np.ones((3, 4, 2))
+        block = SimpleNamespace(nodes=kinds, expert_tokens=given, tokens=each, steps=np.arange(4))
+        return _gather_tokens([SimpleNamespace(block=block)], (2, 1, 3, 4, 2), 1)  # type: ignore[list-item]
+
+    assert load([1000.0, 2000.0, 0.0]) is None
+    assert load([1000.0, 1000.0, 0.0])[0, 0, :2, 0, 0].tolist() == [0.1, 0.2]
+    assert np.isnan(load([1000.0, 1000.0, 0.0])[0, 0, 2]).all()
+    assert load(None)[0, 0, :, 3, 1].tolist() == [100.0, 200.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -670,15 +701,16 @@ def test_tokens_that_say_nothing_explain_nothing() -> None:
     np.testing.assert_allclose(ratio[:, 1], 1.0 + 0.05 * load[:, 1], atol=0.02)
 
 
-def test_documents_are_taken_out_of_what_is_there() -> None:
-    """A stage that is half as long with documents as all are has nothing left, however many of its computes were not recorded."""
+@pytest.mark.parametrize(("response", "kept"), [(-0.4, 0.0), (0.1, 0.0), (0.5, 0.0), (0.9, 0.4)])
+def test_documents_are_taken_out_of_what_is_there(response: float, kept: float) -> None:
+    """By half of what all stages are long with them at most, however many of a stage's computes were not recorded."""
     rng = np.random.default_rng(7)
     documents = rng.normal(scale=0.1, size=(1, 8, 12, 4))
     for chance in (1.0, 0.3):
         there = rng.random(documents.shape) < chance
-        logs = np.where(there, -0.4 * (documents - documents.mean()), np.nan)
+        logs = np.where(there, response * (documents - documents.mean()), np.nan)
         left = _without_documents(np.stack([logs, logs]), documents, there)
-        assert np.nanstd(left) < 0.01
+        assert np.nanstd(left) == pytest.approx(0.1 * kept, abs=0.005)
 
 
 def test_directions_that_are_far_apart_do_not_agree() -> None:
