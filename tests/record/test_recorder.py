@@ -178,8 +178,12 @@ def test_what_is_computed_before_the_model(tmp_path, one_rank, follows, from_loa
     assert len(forwards) == 3 and (forwards.duration.min() >= 0.02) == from_loader
 
 
-def test_a_barrier_before_the_model(tmp_path, one_rank):
-    """What ranks wait for each other after their batches came is no work of the forward."""
+def test_a_barrier_before_the_model(tmp_path, one_rank, monkeypatch):
+    """What is computed on a batch before ranks wait for each other is work of the forward; what they wait is none."""
+    barrier = torch.distributed.ProcessGroup.barrier
+    monkeypatch.setattr(
+        torch.distributed.ProcessGroup, "barrier", lambda *a, **more: time.sleep(0.2) or barrier(*a, **more)
+    )
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Recorder(tmp_path / "trace", sample=1.0) as recorder:
@@ -190,7 +194,7 @@ def test_a_barrier_before_the_model(tmp_path, one_rank):
             model(batch * torch.ones(2)).sum().backward()
             optimizer.step()
     rows = read(tmp_path / "trace")
-    assert rows[(rows.optype == "forward-compute") & (rows.step > 0)].duration.min() < 0.02
+    assert 0.02 <= rows[(rows.optype == "forward-compute") & (rows.step > 0)].duration.min() < 0.2
 
 
 def test_a_step_without_wrappers(tmp_path):

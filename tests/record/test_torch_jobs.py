@@ -227,6 +227,15 @@ def test_waiting_within_a_step(tmp_path, waits):
     assert (found.cause, [worker.dp for worker in found.where.workers]) == ("worker-fault", [1])
 
 
+@pytest.mark.parametrize(("wrapper", "loop"), [("ddp", "nothing"), ("fsdp2", "steps"), ("none", "steps")])
+def test_waiting_before_the_model(tmp_path, wrapper, loop):
+    """A rank that is slow in what it makes of its batches, for which all wait before the model, is named."""
+    options = ("--wrapper", wrapper, "--loop", loop, "--ranks", "2", "--slow-rank", "1", "--forward-s", "0.04")
+    run("data_parallel.py", tmp_path, "--waits", "input", "--microbatches", "1", *options)
+    found = next(cause for cause in found_in(tmp_path) if cause.cause != "unknown")
+    assert (found.cause, [worker.dp for worker in found.where.workers]) == ("worker-fault", [1])
+
+
 def test_statistics_are_waited_for(tmp_path):
     """Where rank 0 sends its statistics before each forward, others that wait for it compute no longer."""
     run("data_parallel.py", tmp_path, "--waits", "buffers", "--forward-s", "0.02", "--microbatches", "1")
