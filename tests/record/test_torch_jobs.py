@@ -188,7 +188,7 @@ def test_a_slow_link_is_named(tmp_path, schedule):
     assert {(end.dp, end.pp) for end in ends} <= {(0, 1), (0, 2)} and ends
 
 
-@pytest.mark.parametrize("wrapper", ["ddp", "fsdp1", "fsdp2", "none"])
+@pytest.mark.parametrize("wrapper", ["ddp", "compiled", "fsdp1", "fsdp2", "none"])
 def test_data_parallel(tmp_path, wrapper):
     """However gradients are reduced, every step has its computes and one reduction, and a slow rank is named."""
     run("data_parallel.py", tmp_path, "--wrapper", wrapper, "--slow-rank", "1", "--forward-s", "0.02")

@@ -18,7 +18,7 @@ import torch.utils.checkpoint
 from pipeline import SLOW, WIDTH, Layers
 from torch import nn
 
-WRAPPERS = ("ddp", "fsdp1", "fsdp2", "none")
+WRAPPERS = ("ddp", "compiled", "fsdp1", "fsdp2", "none")
 #: What the loop says of its steps: each of them, each microbatch, or nothing.
 LOOPS = ("steps", "microbatches", "nothing")
 #: Where ranks wait for each other beside the step's last reduction of gradients: in all backwards, in those of checkpoints that are
@@ -115,8 +115,9 @@ class Waits(nn.Module):
 
 def wrap(layers, wrapper):
     """Make the model data-parallel."""
-    if wrapper == "ddp":
-        return nn.parallel.DistributedDataParallel(layers)
+    if wrapper in ("ddp", "compiled"):
+        model = nn.parallel.DistributedDataParallel(layers)
+        return model if wrapper == "ddp" else torch.compile(model, backend="eager")
     if wrapper == "fsdp1":
         from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
