@@ -180,8 +180,8 @@ def test_what_is_computed_before_the_model(tmp_path, one_rank, follows, from_loa
                 model(batch * torch.ones(2)).sum().backward()
                 optimizer.step()
     rows = read(tmp_path / "trace")
-    forwards = rows[(rows.optype == "forward-compute") & (rows.step > 0)]
-    assert len(forwards) == 3 and (forwards.duration.min() >= 0.02) == from_loader
+    forwards = rows[rows.optype == "forward-compute"]
+    assert len(forwards) == 4 and (forwards.duration.min() >= 0.02) == from_loader
 
 
 def test_a_barrier_before_the_model(tmp_path, one_rank, monkeypatch):
@@ -200,7 +200,7 @@ def test_a_barrier_before_the_model(tmp_path, one_rank, monkeypatch):
             model(batch * torch.ones(2)).sum().backward()
             optimizer.step()
     rows = read(tmp_path / "trace")
-    assert 0.02 <= rows[(rows.optype == "forward-compute") & (rows.step > 0)].duration.min() < 0.2
+    assert 0.02 <= rows[rows.optype == "forward-compute"].duration.min() < 0.2
 
 
 def diagnose_alone(folder, model):
