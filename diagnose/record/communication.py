@@ -69,8 +69,6 @@ def _hook_collective(
             return None  # part of a compute of several members
         if not is_within and (log.is_outside() or log.evaluation is not None):
             return None  # of a checkpoint that is saved beside the training, of an evaluation, or the like
-        if not is_within:
-            log.given_since = None  # who waits for other ranks after its batch came does not compute on it
         n_elements = 0
         if gathers is not None:  # a barrier has no tensors, and may have no arguments
             tensors = args[1] if name.endswith(("_base", "_single")) and len(args) > 1 else args[0]

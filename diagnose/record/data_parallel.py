@@ -144,6 +144,7 @@ class Autograd:
             # No wrapper was seen: it computes since it last did something else.
             assert log.idle_since is not None
             forward = Compute(Op.FORWARD, number, 0, log.idle_since)
+            log.take_waits(forward)
             log.step.computes.append(forward)
         self.forward = None
         return log.begin(Op.BACKWARD, number, mark=log.end(forward))

@@ -326,7 +326,18 @@ class Log:
         if self.evaluation is not None:
             self.end_evaluation()
         is_given = self.reads and self.given_since is self.idle_since
-        return self.begin(op, microbatch, mark=self.given_since if is_given else None)
+        compute = self.begin(op, microbatch, mark=self.given_since if is_given else None)
+        self.take_waits(compute)
+        return compute
+
+    def take_waits(self, compute: Compute) -> None:
+        """Make collectives since a compute began waits within it: it is seen only now that it had begun."""
+        assert self.step is not None
+        collectives, since_ns = self.step.collectives, self.clock.host_ns(compute.start)
+        while collectives and self.clock.host_ns(collectives[-1].start) >= since_ns:
+            collective = collectives.pop()
+            collective.is_within = True
+            compute.waits.append((collective.start, collective.end or collective.start))
 
     def end(self, compute: Compute) -> Mark:
         """End a compute; gives when that was."""

@@ -78,6 +78,7 @@ class Steps:
         self._started: tuple[Mark, int] | None = None
         #: An optimizer has begun within it.
         self._is_within = False
+        self._look_ahead(n_more=0)
 
     def begin(self, number: int | None) -> None:
         """Begin a step of this number, or go on with the last where no optimizer has run in it."""
@@ -120,6 +121,7 @@ class Steps:
         self._hand_over([])
         self._rests_until = 0
         self.follows = self.log.between.on = True
+        self.log.ahead.clear()
         if number is not None:
             self.number = number
         self._look_ahead(n_more=0)
@@ -240,6 +242,8 @@ class Steps:
         self.is_open = True
         self._n_parts += 1
         log, clock = self.log, self.log.clock
+        if not self.follows and self.n_done + self._n_parts == 1:
+            log.ahead.clear()  # what the job waited for before its first step is of none
         is_held_up = clock.is_paused or len(clock.moments) > MAX_MOMENTS
         window = None if is_held_up else self._find_window(self.n_done)
         if self.is_paused and (self._window is None or self._window[0] != window):

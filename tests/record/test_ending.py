@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
 
-from diagnose.record import Recorder  # noqa: E402 - only where there is torch
+from diagnose.record import Recorder, writer_thread  # noqa: E402 - only where there is torch
 from diagnose.record.cost import Cost  # noqa: E402
 from diagnose.record.ending import Ending  # noqa: E402
 from diagnose.record.sampling import Sampling  # noqa: E402
@@ -108,6 +109,20 @@ def test_killed(tmp_path, kill):
     job.communicate(timeout=PATIENCE_S)
     assert job.returncode == (-signal.SIGKILL if kill else 3)
     assert len(steps_of(tmp_path)) >= 1 and files_in(tmp_path) == ["rank-00000.parquet"]
+
+
+def test_killed_while_it_trains(tmp_path):
+    """As often as the file is written by default, a job that is killed loses no more than it did since then."""
+    job = start(tmp_path, "--then", "train")
+    wait_until_ready(job)
+    threading.Event().wait(1.3 * writer_thread.WRITE_EVERY_S)
+    killed_s = time.time()
+    job.kill()
+    job.communicate(timeout=PATIENCE_S)
+    (file,) = tmp_path.rglob("rank-*")
+    rows = pq.read_table(file).to_pandas()
+    assert set(rows.step) == set(range(rows.step.max() + 1))
+    assert killed_s - rows.start_ts.max() < writer_thread.WRITE_EVERY_S
 
 
 def test_a_full_disk(tmp_path):

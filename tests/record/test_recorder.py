@@ -9,9 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+
+import diagnose
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing can be recorded")
 
@@ -25,13 +28,16 @@ def read(folder):
 
 
 class Slow(torch.utils.data.Dataset):
-    """Numbers that take 3 ms each to read."""
+    """Numbers that take a while to read."""
+
+    def __init__(self, length=4, wait_s=0.003):
+        self.length, self.wait_s = length, wait_s
 
     def __len__(self):
-        return 4
+        return self.length
 
     def __getitem__(self, i):
-        time.sleep(0.003)
+        time.sleep(self.wait_s)
         return torch.ones(2) * i
 
 
@@ -174,12 +180,16 @@ def test_what_is_computed_before_the_model(tmp_path, one_rank, follows, from_loa
                 model(batch * torch.ones(2)).sum().backward()
                 optimizer.step()
     rows = read(tmp_path / "trace")
-    forwards = rows[(rows.optype == "forward-compute") & (rows.step > 0)]
-    assert len(forwards) == 3 and (forwards.duration.min() >= 0.02) == from_loader
+    forwards = rows[rows.optype == "forward-compute"]
+    assert len(forwards) == 4 and (forwards.duration.min() >= 0.02) == from_loader
 
 
-def test_a_barrier_before_the_model(tmp_path, one_rank):
-    """What ranks wait for each other after their batches came is no work of the forward."""
+def test_a_barrier_before_the_model(tmp_path, one_rank, monkeypatch):
+    """What is computed on a batch before ranks wait for each other is work of the forward; what they wait is none."""
+    barrier = torch.distributed.ProcessGroup.barrier
+    monkeypatch.setattr(
+        torch.distributed.ProcessGroup, "barrier", lambda *a, **more: time.sleep(0.2) or barrier(*a, **more)
+    )
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Recorder(tmp_path / "trace", sample=1.0) as recorder:
@@ -190,7 +200,35 @@ def test_a_barrier_before_the_model(tmp_path, one_rank):
             model(batch * torch.ones(2)).sum().backward()
             optimizer.step()
     rows = read(tmp_path / "trace")
-    assert rows[(rows.optype == "forward-compute") & (rows.step > 0)].duration.min() < 0.02
+    assert 0.02 <= rows[rows.optype == "forward-compute"].duration.min() < 0.2
+
+
+def diagnose_alone(folder, model):
+    """Train in this process alone, with a loader that takes half of each step, and say what its trace tells."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Recorder(folder, sample=1.0) as recorder:
+        recorder.follow_optimizer()
+        for batch in torch.utils.data.DataLoader(Slow(length=12, wait_s=0.04), batch_size=None):
+            loss = model(batch).sum()
+            time.sleep(0.04)
+            loss.backward()
+            optimizer.step()
+    rows = read(folder)
+    assert set(rows["rank"]) == set(rows.dp_rank) == {0} and set(rows.step) == set(range(12))
+    found = diagnose.diagnose(folder)
+    return found.verdict, found.causes[0].cause
+
+
+def test_no_process_group(tmp_path):
+    """A job of one process that makes no process group is recorded, and diagnosed as any other."""
+    assert not torch.distributed.is_initialized()
+    assert diagnose_alone(tmp_path, torch.nn.Linear(2, 1)) == ("straggling", "data-loading")
+
+
+def test_a_world_of_one(tmp_path_factory, one_rank):
+    """So is one whose process group has one rank."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    assert diagnose_alone(tmp_path_factory.mktemp("trace"), model) == ("straggling", "data-loading")
 
 
 def test_a_step_without_wrappers(tmp_path):
@@ -268,13 +306,27 @@ def test_nothing_is_left_behind(tmp_path):
     assert hooked() == before and threading.active_count() == threads
 
 
-def test_a_folder_that_cannot_be_made(tmp_path, caplog):
+#: Nobody may write here, not even root, whom the rights of a folder do not stop.
+READ_ONLY = "/sys/kernel"
+
+
+@pytest.mark.parametrize(
+    "below",
+    [
+        "a file",
+        pytest.param(
+            "a read-only folder", marks=pytest.mark.skipif(not Path(READ_ONLY).is_dir(), reason="Linux has one")
+        ),
+    ],
+)
+def test_a_folder_that_cannot_be_made(tmp_path, caplog, below):
     """A recorder that cannot start says so once, takes its hooks away, and lets the job train."""
     (tmp_path / "file").write_text("")
+    folder = Path(READ_ONLY) if below == "a read-only folder" else tmp_path / "file"
     before = hooked()
     weight = torch.ones(2, requires_grad=True)
     with caplog.at_level(logging.WARNING):
-        recorder = Recorder(tmp_path / "file" / "trace", sample=1.0)
+        recorder = Recorder(folder / "trace", sample=1.0)
     with recorder, recorder.step():
         train(weight, torch.ones(2))
     assert [record.name for record in caplog.records] == ["diagnose.record"]

@@ -1,5 +1,6 @@
 """Where steps begin and end, in loops of one process as people write them."""
 
+import contextlib
 import gc
 import time
 
@@ -133,6 +134,20 @@ def test_a_collection_before_anything_is_seen(tmp_path):
     assert collection.step == 2
     assert 0 <= collection.start_ts - forward.start_ts <= forward.duration - collection.duration + 1e-6
     assert rows_of(tmp_path, "checkpoint").step.tolist() == [2], "a save is of the step before it"
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_what_was_read_before_the_first_step(tmp_path, follows):
+    """Batches that are read before the training begins, for the statistics of the data or the like, keep no step waiting."""
+    training = Training()
+    with Recorder(tmp_path, sample=1.0) as recorder:
+        assert len(list(batches(3))) == 3
+        if follows:
+            recorder.follow_optimizer()
+        for _ in range(3):
+            with contextlib.nullcontext() if follows else recorder.step():
+                training.step(torch.ones(2))
+    assert steps_of(tmp_path) == {n: [FORWARD, BACKWARD, OPTIMIZER] for n in range(3)}
 
 
 def test_following_with_a_loader(tmp_path):

@@ -188,7 +188,7 @@ def test_a_slow_link_is_named(tmp_path, schedule):
     assert {(end.dp, end.pp) for end in ends} <= {(0, 1), (0, 2)} and ends
 
 
-@pytest.mark.parametrize("wrapper", ["ddp", "fsdp1", "fsdp2", "none"])
+@pytest.mark.parametrize("wrapper", ["ddp", "compiled", "fsdp1", "fsdp2", "none"])
 def test_data_parallel(tmp_path, wrapper):
     """However gradients are reduced, every step has its computes and one reduction, and a slow rank is named."""
     run("data_parallel.py", tmp_path, "--wrapper", wrapper, "--slow-rank", "1", "--forward-s", "0.02")
@@ -224,6 +224,15 @@ def test_waiting_within_a_step(tmp_path, waits):
     gap_s = second.start_ts.to_numpy() - (first.start_ts + first.duration).to_numpy()
     assert np.median(gap_s) < 0.005, "nor does what is between them"
     found = found_in(tmp_path)[0]
+    assert (found.cause, [worker.dp for worker in found.where.workers]) == ("worker-fault", [1])
+
+
+@pytest.mark.parametrize(("wrapper", "loop"), [("ddp", "nothing"), ("fsdp2", "steps"), ("none", "steps")])
+def test_waiting_before_the_model(tmp_path, wrapper, loop):
+    """A rank that is slow in what it makes of its batches, for which all wait before the model, is named."""
+    options = ("--wrapper", wrapper, "--loop", loop, "--ranks", "2", "--slow-rank", "1", "--forward-s", "0.04")
+    run("data_parallel.py", tmp_path, "--waits", "input", "--microbatches", "1", *options)
+    found = next(cause for cause in found_in(tmp_path) if cause.cause != "unknown")
     assert (found.cause, [worker.dp for worker in found.where.workers]) == ("worker-fault", [1])
 
 

@@ -18,13 +18,14 @@ import torch.utils.checkpoint
 from pipeline import SLOW, WIDTH, Layers
 from torch import nn
 
-WRAPPERS = ("ddp", "fsdp1", "fsdp2", "none")
+WRAPPERS = ("ddp", "compiled", "fsdp1", "fsdp2", "none")
 #: What the loop says of its steps: each of them, each microbatch, or nothing.
 LOOPS = ("steps", "microbatches", "nothing")
 #: Where ranks wait for each other beside the step's last reduction of gradients: in all backwards, in those of checkpoints that are
-#: computed again within a backward, where the loss gathers what all ranks have computed, in each layer, or for the statistics that
-#: rank 0 sends before each forward, here after it has read its input.
-WAITS = ("backwards", "checkpoints", "loss", "layers", "buffers")
+#: computed again within a backward, where the loss gathers what all ranks have computed, in each layer, for the statistics that
+#: rank 0 sends before each forward, here after it has read its input, or for those of what each has made of its batch before the
+#: model, here the only compute of which a rank is slow.
+WAITS = ("backwards", "checkpoints", "loss", "layers", "buffers", "input")
 #: Batches of an evaluation.
 N_EVALUATED = 3
 N_LAYERS = 3
@@ -62,14 +63,17 @@ def run_rank(rank, options, port):
     torch.manual_seed(0)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=options.ranks)
     seconds = options.forward_s * (SLOW if rank == options.slow_rank else 1.0)
-    layers = [Layers(seconds, lambda: False) for _ in range(N_LAYERS)]
+    prepare = Layers(N_LAYERS * seconds, lambda: False)
+    layers = [
+        Layers(options.forward_s if options.waits == "input" else seconds, lambda: False) for _ in range(N_LAYERS)
+    ]
     if options.waits == "checkpoints":
         layers = [Checkpoint(layer) for layer in layers]
     elif options.waits == "layers":
         layers = [nn.Sequential(layer, Waits()) for layer in layers]
     elif options.waits == "buffers":
         layers.append(nn.BatchNorm1d(WIDTH))
-    train(options, wrap(nn.Sequential(*layers), options.wrapper))
+    train(options, wrap(nn.Sequential(*layers), options.wrapper), prepare)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -111,8 +115,9 @@ class Waits(nn.Module):
 
 def wrap(layers, wrapper):
     """Make the model data-parallel."""
-    if wrapper == "ddp":
-        return nn.parallel.DistributedDataParallel(layers)
+    if wrapper in ("ddp", "compiled"):
+        model = nn.parallel.DistributedDataParallel(layers)
+        return model if wrapper == "ddp" else torch.compile(model, backend="eager")
     if wrapper == "fsdp1":
         from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
@@ -129,12 +134,13 @@ def wrap(layers, wrapper):
     return layers
 
 
-def train(options, model):
+def train(options, model, prepare):
     """Run the steps of one rank."""
     from diagnose.record import Recorder
 
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     data = torch.randn(4, WIDTH)
+    batches = iter(torch.utils.data.DataLoader([data] * options.steps * options.microbatches, batch_size=None))
     with Recorder(options.out, sample=1.0) as recorder:
         of_step, of_microbatch = contextlib.nullcontext, contextlib.nullcontext
         if options.loop == "steps":
@@ -155,6 +161,11 @@ def train(options, model):
                             model.require_backward_grad_sync = is_last or options.waits == "backwards"
                         if options.waits == "buffers" and dist.get_rank() == 0:
                             time.sleep(2 * options.forward_s)
+                        if options.waits == "input":
+                            batch = next(batches)
+                            with torch.no_grad():
+                                data = prepare(batch)
+                                dist.all_reduce(data.mean())
                         output = model(data)
                         if options.waits == "loss":
                             dist.all_gather([torch.empty_like(output) for _ in range(options.ranks)], output.detach())

@@ -41,7 +41,9 @@ def parse():
     parser.add_argument("--report", action="store_true", help="diagnose the job at its end")
     parser.add_argument("--tracker", choices=["tensorboard", "mlflow", "wandb"], help="log to it, below OUT.logs")
     parser.add_argument("--slow-rank", type=int, default=-1)
-    parser.add_argument("--then", choices=["end", "wait", "collective", "exit-at-once", "raise"], default="end")
+    parser.add_argument(
+        "--then", choices=["end", "wait", "train", "collective", "exit-at-once", "raise"], default="end"
+    )
     return parser.parse_args()
 
 
@@ -99,7 +101,9 @@ def main():
     weight = torch.ones(2, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1)
     with Recorder(options.out, sample=options.sample, report=options.report) as recorder:
-        for batch in read_batches(options):
+
+        def train(batch):
+            """Do one step."""
             with recorder.step():
                 loss = (weight * batch).sum()
                 time.sleep(0.08 if is_slow else 0.02 if options.slow_rank >= 0 else 0.002)
@@ -107,12 +111,18 @@ def main():
                 if dist.is_initialized() and options.slow_rank >= 0:
                     dist.all_reduce(weight.grad)
                 optimizer.step()
+
+        for batch in read_batches(options):
+            train(batch)
         log()
         print("ready", flush=True)
         if options.then == "exit-at-once":
             while not list(Path(options.out).glob("start-*/rank-00000.parquet")):
                 time.sleep(0.1)
             os._exit(3)
+        while options.then == "train":
+            time.sleep(0.02)
+            train(torch.ones(2))
         if options.then == "raise":
             raise ZeroDivisionError
         if options.then == "collective" and dist.get_rank() == 0:
