@@ -31,11 +31,12 @@ def list_unlike(telemetry: Telemetry, grid: Grid) -> dict[str, str]:
 
 
 def _list_frozen(grid: Grid) -> Iterable[int]:
-    """List machines of which nothing changes any more that changes elsewhere; where nothing runs, power and CPU still do."""
+    """List machines of which nothing changes any more that changes elsewhere; cards that do nothing are at rest."""
     last = slice(max(0, grid.n_bins - round(FROZEN_S / grid.bin_s)), grid.n_bins)
     n_metrics = np.zeros(len(grid.hosts), dtype=np.int64)
     moves = np.zeros(len(grid.hosts), dtype=bool)
     works = np.zeros(len(grid.hosts), dtype=bool)
+    rests = np.zeros(len(grid.hosts), dtype=bool)
     for name in SCALES.keys() & grid.levels.keys():
         level = grid.levels[name]
         values = level.values[:, :, last]
@@ -46,5 +47,7 @@ def _list_frozen(grid: Grid) -> Iterable[int]:
         if 2 * changes.sum() > seen.sum():
             n_metrics += seen.any(axis=1)
             moves |= changes.any(axis=1)
-            works |= (seen & (high > 0.0)).any(axis=1) & (level.metric.kind == "gauge")
-    return np.flatnonzero(~moves & works & (n_metrics >= MIN_METRICS)).tolist()
+            is_above = (seen & (high > 0.0)).any(axis=1)
+            works |= is_above & (level.metric.kind == "gauge")
+            rests |= ~is_above & (level.metric.kind == "gauge") & (level.metric.of == "gpu")
+    return np.flatnonzero(~moves & works & ~rests & (n_metrics >= MIN_METRICS)).tolist()

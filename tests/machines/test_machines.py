@@ -399,6 +399,23 @@ def test_what_is_the_same_everywhere_hangs_nowhere():
     assert find_machines(dataclasses.replace(still, series=one_metric)).warnings == ()
 
 
+def test_a_machine_at_rest_has_no_exporter_that_hangs():
+    """GIVEN a machine whose processes are gone, and whose cards draw the same power to the watt, THEN it is at fault."""
+    telemetry = _cluster(
+        gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+        gpu_power_w=lambda h, t: np.where(t < 500, 600.0, 80.0 if h == 3 else 230.0),
+        gpu_utilization=lambda h, t: np.where(t < 500, 0.98, 0.0 if h == 3 else 1.0),
+    )
+    whole = tuple(
+        dataclasses.replace(
+            one, values=np.where((one.times > 1.7e9 + 500) & (one.host == "n3"), one.values.round(-1), one.values)
+        )
+        for one in telemetry.series
+    )
+    found = find_machines(dataclasses.replace(telemetry, series=whole))
+    assert ([machine.host for machine in found.machines], found.warnings) == (["n3"], ())
+
+
 @pytest.mark.parametrize(("code", "verdict"), [(79, "cannot-tell"), (48, "cannot-tell"), (43, "sound")])
 def test_an_xid_from_before_is_told(code, verdict):
     """The driver reports it all the time: of a card that breaks nobody calls that machine sound; of a program it is remarked."""
