@@ -19,10 +19,15 @@ def describe_flat(sign: Sign, reading: Reading) -> str:
 
 def describe_sign(sign: Sign, reading: Reading) -> str:
     """Write the sentence of a sign."""
-    said = sign.says.replace("{value}", _write(reading.metric, sign, reading.value))
+    value = _write(reading.metric, sign, reading.value)
+    said = sign.says.replace("{value}", value)
     if not reading.n_peers or not sign.beside:
         return said
-    return f"{said}, {sign.beside.replace('{peers}', _write(reading.metric, sign, reading.peers))}"
+    peers = _write(reading.metric, sign, reading.peers)
+    if peers != value:
+        return f"{said}, {sign.beside.replace('{peers}', peers)}"
+    # Where all machines show it, what they had before tells more.
+    return said if math.isnan(reading.before) else f"{said}, before {_write(reading.metric, sign, reading.before)}"
 
 
 def name_device(reading: Reading) -> str:

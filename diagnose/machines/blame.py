@@ -51,6 +51,8 @@ FAMILY: Final = {
 #: What spreads from machine to machine: congestion, and GPUs that fail one after the other; and what only follows the rest of them.
 SPREADS: Final = frozenset({"net_pfc_sent", "gpu"})
 FOLLOWS: Final = frozenset({"heat", "nvlink", "pcie"})
+#: A machine that does nothing has less than this part of what its peers have; of their power, even: cards that wait draw a third.
+WHOLE: Final = 0.4
 #: More machines than this part of all, and than this number, are no faults of machines: a rack, a switch, the program.
 MOST_SHARE, MOST = 0.25, 8
 #: Pauses that so many others send since the same time, to within half as many, are congestion; in a job that was slowed
@@ -106,14 +108,13 @@ def blame(
             suspect = _ask_rules(host, its, rules, "running", None, grid)
         found += [] if suspect is None else [suspect]
     found.sort(key=lambda one: (not one.telling, -one.strength, one.host))
-    # What may be a service that hurts nobody counts where nothing else explains why the job suffers.
-    found = [one for one in found if not one.rule.alone] or found
     if any(one.telling for one in found):  # which explains it: chance is no second fault
         found = [one for one in found if one.telling or one.strength >= SURE]
-    suspects, affected = _part(found, grid)
+    suspects, affected = _part([one for one in found if not one.rule.alone], grid)
     congested = [one for one in suspects if _is_congestion(one, state, grid)]
-    suspects = [one for one in suspects if one not in congested]
     affected += [one.host for one in congested]
+    # What may be a service that hurts nobody counts where nothing else explains why the job suffers.
+    suspects = [one for one in suspects if one not in congested] or [one for one in found if one.rule.alone]
     most = max(1, min(MOST, int(MOST_SHARE * len(grid.hosts))))
     rest = tuple(one for its in evidence.values() for one in its)
     if len(suspects) > most:
@@ -251,7 +252,7 @@ def _caught_from(one: Suspect, other: Suspect, grid: Grid) -> bool:
     shown = own.keys() - FOLLOWS
     if one.telling or not shown or not shown <= SPREADS & theirs.keys():
         return False
-    if "gpu" in shown and own["gpu"].change != "falls":  # who does more than its peers is waited for
+    if "gpu" in shown and not _idles_whole(own["gpu"]):
         return False
     if "net_pfc_sent" in shown and theirs["net_pfc_sent"].value < own["net_pfc_sent"].value * 10.0**FEWER:
         return False
@@ -262,6 +263,11 @@ def _caught_from(one: Suspect, other: Suspect, grid: Grid) -> bool:
     return later_s > max(LATER_BY_S, 0.5 * grid.interval_s) or (
         has_more and later_s > -max(LATER_BY_S, grid.interval_s)
     )
+
+
+def _idles_whole(gpu: Evidence) -> bool:
+    """Say whether all of a machine does nothing, as one does that waits; one card or process alone has a fault of its own."""
+    return gpu.change == "falls" and not gpu.devices and gpu.value < WHOLE * gpu.peers
 
 
 def _by_family(one: Suspect) -> dict[str, Evidence]:

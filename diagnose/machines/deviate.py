@@ -298,7 +298,7 @@ def _difference(rest: Floats, least: float) -> tuple[Floats, Floats, Floats]:
         once = np.sqrt(1.0 / np.maximum(before_n, 1) + 1.0 / np.maximum(n_all - before_n, 1))
     # Noise that drifts scatters means of longer times by more than single bins tell.
     in_time = once * max(_scatter(rest, width) * math.sqrt(width) for width in DRIFT_BINS)
-    across = MAD_TO_SIGMA * nan_median(np.abs(difference), axis=0) * (1.0 + 3.0 / len(rest))
+    across = MAD_TO_SIGMA * nan_median(np.abs(difference), axis=0) * (1.0 + 1.0 / len(rest))
     noise = np.maximum(np.maximum(across, in_time), FLOOR * least)
     return difference, noise, since
 

@@ -8,12 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from diagnose.machines.deviate import SCALES
-from diagnose.machines.grid import Grid
+from diagnose.machines.grid import SILENT_INTERVALS, SILENT_S, Grid
 from diagnose.machines.rules import Change, Evidence
 from diagnose.model.telemetry import Series
 
-#: A machine is silent when nothing came for so many seconds, and so many intervals.
-SILENT_S, SILENT_INTERVALS = 60.0, 3.0
 #: A counter that grows says something where it grows so many times as fast as that of three of four peers: what more of them have
 #: is no fault of a machine.
 FASTER, PEERS = 10.0, 0.75

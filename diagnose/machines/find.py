@@ -8,7 +8,7 @@ theirs.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -21,8 +21,9 @@ from diagnose.machines.events import list_events
 from diagnose.machines.grid import Grid, make_grid
 from diagnose.machines.job import WORK, Course, Slowing, find_slowing, follow_job
 from diagnose.machines.roles import find_roles
-from diagnose.machines.rules import Evidence, read_machine_rules
+from diagnose.machines.rules import Evidence, MachineRule, read_machine_rules
 from diagnose.machines.strangers import find_strangers
+from diagnose.machines.unlike import list_unlike
 from diagnose.model.diagnosis_document import MadeBy
 from diagnose.model.machines import SCHEMA, FaultyMachine, JobCourse, MachinesDocument, MachinesVerdict, Sign
 from diagnose.model.telemetry import METRICS, Telemetry
@@ -36,6 +37,9 @@ MIN_MACHINES, MIN_S = 3, 240.0
 IDLE: Final = ("gpu_utilization", "gpu_power_w")
 #: Signs shown of a machine, and machines named in a sentence.
 MOST_SIGNS, MOST_NAMED = 6, 4
+#: Remarks that are made; what the driver reports, and since when where that is not known.
+MOST_REMARKS: Final = 5
+XID, PAST = "gpu_xid", "since before these minutes"
 
 
 def find_machines(
@@ -73,12 +77,10 @@ def find_machines(
         raise TraceError(
             f"no samples in the {minutes:g} minutes asked for; look at --minutes and --at", where=telemetry.name
         )
+    unlike = list_unlike(telemetry, grid)
+    grid = _without(telemetry, unlike, grid, minutes)
     strangers = tuple(grid.hosts[host] for host in find_strangers(grid))
-    if strangers:
-        of_job = tuple(one for one in telemetry.series if one.host not in strangers)
-        grid = (
-            make_grid(dataclasses.replace(telemetry, series=of_job), seconds=minutes * 60.0, until_s=grid.to_s) or grid
-        )
+    grid = _without(telemetry, (*unlike, *strangers), grid, minutes)
     course = follow_job(grid)
     slowing = find_slowing(course, grid.bin_s)
     before = _before(course, slowing, grid)
@@ -87,9 +89,11 @@ def find_machines(
     known = {(one.host, one.metric.name, one.direction) for one in changed}
     standing = [one for one in list_standing(grid, role) if (one.host, one.metric.name, one.direction) not in known]
     found = blame(grid, [*changed, *standing], list_events(grid), course, slowing, rules)
-    verdict, reason = _judge(grid, course, slowing, found)
-    if strangers and verdict == "sound":
-        verdict, reason = "cannot-tell", f"{_describe_strangers(strangers)}, and the other {len(grid.hosts)} are sound"
+    old = _list_old_codes(grid, rules)
+    verdict, reason = _judge(grid, course, slowing, found, old)
+    left_out = [*_describe_unlike(unlike), *([_describe_strangers(strangers)] if strangers else [])]
+    if left_out and verdict != "faulty":
+        verdict, reason = "cannot-tell", "; ".join([*left_out, reason or f"the other {len(grid.hosts)} are sound"])
     machines = tuple(_describe(grid, suspect, course) for suspect in found.suspects) if verdict == "faulty" else ()
     return MachinesDocument(
         schema=SCHEMA,
@@ -108,9 +112,17 @@ def find_machines(
         job=_tell_course(grid, course, slowing),
         machines=machines,
         affected=tuple(grid.hosts[host] for host in found.affected),
-        remarks=tuple(_remark(grid, found, course, slowing)),
-        warnings=tuple(_warn(grid, telemetry, strangers)),
+        remarks=tuple((*_remark(grid, found, course, slowing), *(f"{what} {PAST}" for what in old))[:MOST_REMARKS]),
+        warnings=tuple(_warn(grid, telemetry, left_out)),
     )
+
+
+def _without(telemetry: Telemetry, hosts: Collection[str], grid: Grid, minutes: float) -> Grid:
+    """Leave machines out of a grid."""
+    if not any(host in grid.hosts for host in hosts):
+        return grid
+    kept = tuple(one for one in telemetry.series if one.host not in hosts)
+    return make_grid(dataclasses.replace(telemetry, series=kept), seconds=minutes * 60.0, until_s=grid.to_s) or grid
 
 
 def _before(course: Course, slowing: Slowing | None, grid: Grid) -> slice:
@@ -120,7 +132,9 @@ def _before(course: Course, slowing: Slowing | None, grid: Grid) -> slice:
     return slice(course.began, max(until, course.began + 2))
 
 
-def _judge(grid: Grid, course: Course, slowing: Slowing | None, found: Blame) -> tuple[MachinesVerdict, str | None]:
+def _judge(
+    grid: Grid, course: Course, slowing: Slowing | None, found: Blame, old: Mapping[str, bool]
+) -> tuple[MachinesVerdict, str | None]:
     """Say whether machines are faulty; where nobody can tell, why."""
     if found.suspects:
         return "faulty", None
@@ -136,14 +150,33 @@ def _judge(grid: Grid, course: Course, slowing: Slowing | None, found: Blame) ->
         return "cannot-tell", _say_why_slower(slowing, found)
     if course.state == "unseen":
         return "cannot-tell", _say_why_unseen(course)
+    before = _say_what_was_before(grid, found, old)
+    return ("sound", None) if before is None else ("cannot-tell", before)
+
+
+def _say_what_was_before(grid: Grid, found: Blame, old: Mapping[str, bool]) -> str | None:
+    """Say which machines may have failed before these minutes."""
     idle = {
         one.host for one in found.rest if one.since_s == grid.from_s and one.metric in IDLE and one.change == "falls"
     }
     if idle:
         some = ", ".join(grid.hosts[host] for host in sorted(idle)[:3])
         why = "a spare, or it failed earlier; look further back with --minutes"
-        return "cannot-tell", f"{some} did nothing all the time while the others worked: {why}"
-    return "sound", None
+        return f"{some} did nothing all the time while the others worked: {why}"
+    broken = [what for what, is_broken in old.items() if is_broken]
+    return f"{broken[0]} {PAST}: read `dmesg`, or look further back with --minutes" if broken else None
+
+
+def _list_old_codes(grid: Grid, rules: Sequence[MachineRule]) -> dict[str, bool]:
+    """Word the errors that drivers report since before, and say of each whether the card breaks, whatever the job does."""
+    breaks = {
+        code for rule in rules if "running" in rule.job for one in rule.tells if one.metric == XID for code in one.codes
+    }
+    old = [one for one in grid.series.get(XID, ()) if one.values[0] > 0 and one.values.min() == one.values.max()]
+    return {
+        f"{one.host}: {METRICS[XID].words} (card {one.device}): {one.values[0]:.0f}": int(one.values[0]) in breaks
+        for one in old
+    }
 
 
 def _say_why_unseen(course: Course) -> str:
@@ -256,25 +289,34 @@ def _remark(grid: Grid, found: Blame, course: Course, slowing: Slowing | None) -
     rest.sort(key=lambda one: (one.change not in ("ends", "becomes"), -one.score, one.host))
     suffers = course.state in ("stopped", "ended") or slowing is not None
     why = "not what the job suffers from" if suffers else "the job does not suffer from it"
-    return [f"{grid.hosts[one.host]}: {_word(one)} ({why})" for one in rest[:5]]
+    return [f"{grid.hosts[one.host]}: {_word(one)} ({why})" for one in rest]
+
+
+def _describe_unlike(unlike: Mapping[str, str]) -> Iterable[str]:
+    """Say which machines cannot be compared, and why."""
+    for why in dict.fromkeys(unlike.values()):
+        yield f"{_name([host for host in unlike if unlike[host] == why])}: {why}"
+
+
+def _name(hosts: Sequence[str]) -> str:
+    """Name some machines, and how many more there are."""
+    more = len(hosts) - MOST_NAMED
+    return ", ".join(hosts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _describe_strangers(strangers: Sequence[str]) -> str:
     """Say which machines are not compared, and why."""
-    more = len(strangers) - MOST_NAMED
-    named = ", ".join(strangers[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-    return f"{named} do not work and rest together with the others, as machines of one job do: give those of one job"
+    return f"{_name(strangers)} do not work and rest together with the others, as machines of one job do: give those of one job"
 
 
-def _warn(grid: Grid, telemetry: Telemetry, strangers: Sequence[str]) -> Sequence[str]:
+def _warn(grid: Grid, telemetry: Telemetry, left_out: Sequence[str]) -> Sequence[str]:
     """Say what makes the answer less sure."""
     found = (
         [f"{len(telemetry.unread)} metrics are not known here, such as {telemetry.unread[0]}"]
         if telemetry.unread
         else []
     )
-    if strangers:
-        found.append(f"{_describe_strangers(strangers)}; they are not compared")
+    found += [f"{what}; not compared" for what in left_out]
     if grid.interval_s > 30.0:
         found.append(
             f"a sample every {grid.interval_s:.0f} s; faults of a few minutes need one every 15 s or more often"

@@ -20,6 +20,8 @@ Ints = NDArray[np.int64]
 #: Seconds of a bin, where samples are not further apart: a few steps of most jobs are in it, so that it matters less where in
 #: its step a machine was when it was asked.
 BIN_S: Final = 10.0
+#: A machine is silent, or of another clock, whose last sample is so many seconds, and so many intervals, from that of most.
+SILENT_S, SILENT_INTERVALS = 60.0, 3.0
 #: A counter that was not read for so many intervals has no rate there.
 LONG_GAP: Final = 4.0
 
@@ -61,9 +63,13 @@ def make_grid(
     telemetry: Telemetry, *, seconds: float, until_s: float | None = None, bin_s: float = BIN_S
 ) -> Grid | None:
     """Put the last part of telemetry on a grid of bins no shorter than its samples; None where nothing is in that time."""
-    if not telemetry.series:
+    ends = last_of_hosts(telemetry)
+    if not ends:
         return None
-    to_s = max(float(one.times[-1]) for one in telemetry.series if len(one.times)) if until_s is None else until_s
+    if until_s is None:
+        ahead = list_ahead(telemetry)
+        until_s = max(last for host, last in ends.items() if host not in ahead)
+    to_s = until_s
     cut = [kept for one in telemetry.series if (kept := _cut(one, to_s - seconds, to_s)) is not None]
     if not cut:
         return None
@@ -84,6 +90,23 @@ def make_grid(
         if series[0].metric.kind != "code"
     }
     return Grid(hosts, from_s, to_s, bin_s, interval_s, n_bins, levels, by_metric, last_s)
+
+
+def last_of_hosts(telemetry: Telemetry) -> dict[str, float]:
+    """Give the time of the last sample of each machine, Unix seconds."""
+    last_s: dict[str, float] = {}
+    for one in telemetry.series:
+        if len(one.times):
+            last_s[one.host] = max(last_s.get(one.host, -np.inf), float(one.times[-1]))
+    return last_s
+
+
+def list_ahead(telemetry: Telemetry) -> dict[str, float]:
+    """Say of machines whose clocks are ahead of most others' by how many seconds."""
+    last_s = last_of_hosts(telemetry)
+    usual_s = sorted(last_s.values())[len(last_s) // 2]
+    ahead_s = max(SILENT_S, SILENT_INTERVALS * _usual_interval(telemetry.series))
+    return {host: last - usual_s for host, last in sorted(last_s.items()) if last > usual_s + ahead_s}
 
 
 def _cut(one: Series, from_s: float, to_s: float) -> Series | None:

@@ -4,6 +4,7 @@ Enters: a `Grid`. Leaves: a `Course`.
 """
 
 import dataclasses
+import math
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,10 @@ NO_TENSOR, BUSY = 0.01, 0.5
 #: Seconds without work that are more than a save or an evaluation: jobs save for up to a minute. A longer pause seen before
 #: in the same job, times this, is needed where there was one.
 STOPPED_S, LONGER = 90.0, 2.0
+#: A job that evaluates works and exchanges no gradients: metrics that tell it, the clearest first, the part of their usual level
+#: below which nothing is exchanged, and seconds without that are no part of a step.
+EXCHANGE: Final = {"net_pfc_sent": 0.15, "net_sent_bytes": 0.3}
+APART_S: Final = 20.0
 #: Processes are gone where GPUs have less than this part of their usual level, whose metric it is.
 GONE: Final = {"gpu_utilization": 0.1, "gpu_graphics_active": 0.1, "cpu_used": 0.2}
 #: Level of work, 0..1, among all bins, that is taken as usual.
@@ -44,8 +49,9 @@ class Course:
     metric: str | None
     #: Shape (n_bins,): how much of its usual work is done.
     work: Floats
-    #: Shape (n_bins,): nobody works: a save, or a wait.
+    #: Shape (n_bins,): nobody works: a save, or a wait; they work and exchange nothing: an evaluation.
     idle: NDArray[np.bool_]
+    evaluates: NDArray[np.bool_]
     #: `began`, `stopped`, `ended`: bins: the first with work; the first of those without that last to the end; the first
     #: without processes. `n_bins` where that did not happen.
     began: int
@@ -56,10 +62,11 @@ class Course:
 def follow_job(grid: Grid) -> Course:
     """Say what the job did; without any metric that tells work, or any work, `unseen`."""
     n = grid.n_bins
+    never = np.zeros(n, dtype=bool)
     if _stands_still(grid):
-        return Course("stopped", "gpu_tensor_active", np.zeros(n), np.ones(n, dtype=bool), 0, 0, n)
+        return Course("stopped", "gpu_tensor_active", np.zeros(n), np.ones(n, dtype=bool), never, 0, 0, n)
     if _is_at_rest(grid):
-        return Course("unseen", "gpu_utilization", np.full(n, np.nan), np.zeros(n, dtype=bool), 0, n, n)
+        return Course("unseen", "gpu_utilization", np.full(n, np.nan), never, never, 0, n, n)
     for name, share in WORK.items():
         level = grid.levels.get(name)
         if level is None:
@@ -71,7 +78,7 @@ def follow_job(grid: Grid) -> Course:
             continue
         work = np.where(known, middle / usual, np.nan)
         return _judge(grid, name, work, share)
-    return Course("unseen", None, np.full(n, np.nan), np.zeros(n, dtype=bool), 0, n, n)
+    return Course("unseen", None, np.full(n, np.nan), never, never, 0, n, n)
 
 
 def _stands_still(grid: Grid) -> bool:
@@ -95,20 +102,43 @@ def _judge(grid: Grid, name: str, work: Floats, share: float) -> Course:
     """Find out when the job began, stopped and ended."""
     n = grid.n_bins
     works = work >= share
+    evaluates = _find_evaluations(grid, works)
     if not works.any():
-        return Course("unseen", name, work, ~works, 0, n, n)
+        return Course("unseen", name, work, ~works, evaluates, 0, n, n)
     began, last = int(np.flatnonzero(works)[0]), int(np.flatnonzero(works)[-1])
     n_idle = n - 1 - last
     idle = np.diff(np.flatnonzero(works[began : last + 1]))
     longest = int(idle.max(initial=1)) - 1
     if n_idle * grid.bin_s < max(STOPPED_S, LONGER * longest * grid.bin_s):
-        return Course("running", name, work, ~works, began, n, n)
+        return Course("running", name, work, ~works, evaluates, began, n, n)
     stopped = last + 1
     ended = _find_end(grid, stopped)
     # Processes that all end at once, or after a last save, are no fault of a machine; GPUs that wait for one are busy.
     is_short = (ended - stopped) * grid.bin_s < STOPPED_S / 3
     state: JobState = "ended" if is_short or (ended < n and not _is_busy(grid, stopped, ended)) else "stopped"
-    return Course(state, name, work, ~works, began, stopped, ended)
+    return Course(state, name, work, ~works, evaluates, began, stopped, ended)
+
+
+def _find_evaluations(grid: Grid, works: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Mark bins in which most machines work and exchange nothing, for longer than a step does."""
+    for name, share in EXCHANGE.items():
+        level = grid.levels.get(name)
+        if level is None:
+            continue
+        middle = nan_median(level.values, axis=(0, 1))
+        usual = float(nan_median(middle[works], axis=0)) if works.any() else 0.0
+        if usual > 0.0:
+            return _drop_short(works & (middle < share * usual), math.ceil(APART_S / grid.bin_s))
+    return np.zeros(grid.n_bins, dtype=bool)
+
+
+def _drop_short(marked: NDArray[np.bool_], least: int) -> NDArray[np.bool_]:
+    """Keep what is marked for so many bins in a row."""
+    edges = np.flatnonzero(np.diff(np.r_[False, marked, False].astype(np.int8)))
+    kept = np.zeros(len(marked), dtype=bool)
+    for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        kept[first:last] = last - first >= least
+    return kept
 
 
 def _is_busy(grid: Grid, first: int, last: int) -> bool:
@@ -157,11 +187,12 @@ def find_slowing(course: Course, bin_s: float) -> Slowing | None:
     if n < n_before + n_after or not known.any():
         return None
     work = np.where(known, work, np.median(work[known]))
-    # Means of a minute hold whole steps; those with bins in which nobody works, as in a save, say nothing of the pace. Where most
+    # Means of a minute hold whole steps; those with bins of a save or an evaluation say nothing of the pace. Where most
     # have such bins steps are like that, be it only since they are slow; then medians leave out what is rare.
     width = max(1, round(BLOCK_S / bin_s))
     smooth = np.convolve(work, np.ones(width) / width, mode="valid")
-    is_idle = np.convolve(course.idle[course.began : course.stopped], np.ones(width), mode="valid") > 0
+    says_nothing = course.idle | course.evaluates
+    is_idle = np.convolve(says_nothing[course.began : course.stopped], np.ones(width), mode="valid") > 0
     is_rare = np.convolve(is_idle, np.ones(n_after) / n_after, mode="same") < NOT_SAVES
     if 2 * is_idle.sum() < len(is_idle):
         smooth[is_idle & is_rare] = np.nan

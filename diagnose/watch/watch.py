@@ -40,7 +40,8 @@ TELL_ALL_S = 6 * 3600.0
 SHOWN_S, MISSED_S = 86_400.0, 7 * 86_400.0
 #: Windows after which garbage is looked for: by itself a process of ours does so seldom (`diagnose.heap`).
 GARBAGE_WINDOWS = 16
-#: Looking may take this part of the time: where it takes longer, it is done less often.
+#: Looking may take this part of a core: where it takes more, it is done less often. What it waits for others on a machine that is
+#: busy does not count: a job would be looked at minutes later.
 LOOK_SHARE = 0.005
 
 
@@ -167,9 +168,9 @@ class Watch:
         """Look for jobs that are new in the folders."""
         if now_s < self._search_s:
             return
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         found, refused = find_sources(self._request, set(self._jobs), self._list_kept(), now_s)
-        searched_s = time.perf_counter() - began_s
+        searched_s = time.process_time() - began_s
         self._search_s = now_s + max(SEARCH_EVERY * self._request.interval_s, searched_s / LOOK_SHARE)
         if not self._jobs and not self._refused:
             refuse_where_none(self._request, found, refused)
@@ -230,7 +231,7 @@ class Watch:
         """Diagnose the next window of a job, keep it, then show it."""
         job = followed.job
         before = job.state
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         try:
             state, delivery, diagnosed = job.advance(now_s)
             if state != before:
@@ -245,7 +246,7 @@ class Watch:
         followed.complaint = ""
         job.settle(state, delivery, now_s)
         if diagnosed is None:
-            self._wait(followed, time.perf_counter() - began_s, now_s)
+            self._wait(followed, time.process_time() - began_s, now_s)
         else:
             followed.pause_s = followed.next_s = 0.0
             give_back()

@@ -15,6 +15,7 @@ from tests.clusters.render import render
 from tests.clusters.worlds import draw_world
 from tests.machines.score import RIGHT, Count
 
+NEVER = np.zeros(90, dtype=bool)
 SMALL = dataclasses.replace(TUNED, n_hosts=(6, 48), n_cards=(1, 2))
 
 
@@ -274,19 +275,159 @@ def test_waiting_in_each_step_is_no_save():
     """GIVEN a job that does less since bin 48 as all wait ten seconds in each step of thirty, THEN it is slower since then."""
     at = np.arange(90)
     work = np.where((at >= 48) & (at % 3 == 0), 0.02, 0.8) + 0.05 * np.random.default_rng(3).standard_normal(90)
-    slowing = find_slowing(Course("running", "gpu_tensor_active", work, work < 0.12, 0, 90, 90), 10.0)
+    slowing = find_slowing(Course("running", "gpu_tensor_active", work, work < 0.12, NEVER, 0, 90, 90), 10.0)
     assert slowing is not None and abs(slowing.since - 48) <= 6
     # A save of twenty seconds every two minutes and a half, which began later than the job, is one.
     work = np.where((at >= 30) & (at % 15 < 2), 0.0, 0.8) + 0.05 * np.random.default_rng(3).standard_normal(90)
-    assert find_slowing(Course("running", "gpu_tensor_active", work, work < 0.12, 0, 90, 90), 10.0) is None
+    assert find_slowing(Course("running", "gpu_tensor_active", work, work < 0.12, NEVER, 0, 90, 90), 10.0) is None
 
 
 def test_a_save_does_not_hide_since_when_a_job_is_slower():
     """GIVEN a job that is slower from bin 30 on, and saved for 40 s two minutes before, THEN it is slower since bin 30."""
     work = np.where(np.arange(90) < 30, 0.94, 0.72) + 0.08 * np.random.default_rng(3).standard_normal(90)
     work[18:22] = 0.0
-    slowing = find_slowing(Course("running", "gpu_tensor_active", work, work < 0.3, 0, 90, 90), 10.0)
+    slowing = find_slowing(Course("running", "gpu_tensor_active", work, work < 0.3, NEVER, 0, 90, 90), 10.0)
     assert slowing is not None and abs(slowing.since - 30) <= 2
+
+
+def test_an_evaluation_does_not_hide_since_when_a_job_is_slower():
+    """GIVEN a job that is slower since second 300, and evaluates from 320 to 410, THEN it is slower since then."""
+
+    def evaluates(t):
+        return (t >= 320) & (t < 410)
+
+    found = find_machines(
+        _cluster(
+            gpu_tensor_active=lambda _, t: np.where((t < 300) | evaluates(t), 0.5, 0.4),
+            net_sent_bytes=lambda _, t: np.cumsum(np.where(evaluates(t), 1e9, 1e10)),
+        )
+    )
+    assert found.job.state == "slowed" and abs(found.job.since_s - (1.7e9 + 300)) <= 60.0
+
+
+def test_a_process_that_dies_later_on_another_machine_is_a_fault_of_its_own():
+    """GIVEN a machine whose processes are gone, and one of which half are soon after, THEN both are; who idles whole waits."""
+
+    def cluster(left):
+        return _cluster(
+            16,
+            gpu_tensor_active=lambda _, t: np.where(t < 520, 0.5, 0.0),
+            gpu_utilization=lambda h, t: np.where(
+                (t >= 500) & (h == 2), 0.0, np.where((t >= 510) & (h == 5), left, 1.0)
+            ),
+            cpu_used=lambda h, t: np.where((t >= 500) & (h == 2), 0.01, 0.2),
+        )
+
+    assert [machine.host for machine in find_machines(cluster(0.5)).machines] == ["n2", "n5"]
+    whole = find_machines(cluster(0.0))
+    assert ([machine.host for machine in whole.machines], whole.affected) == (["n2"], ("n5",))
+
+
+def test_a_congested_rack_does_not_hide_whose_cpu_is_taken():
+    """GIVEN a machine whose CPU is taken as the job slows, and a rack that sends pauses later, THEN the machine is named."""
+    found = find_machines(
+        _cluster(
+            16,
+            gpu_tensor_active=lambda _, t: np.where(t < 450, 0.5, 0.4),
+            cpu_used=lambda h, t: np.where((t >= 450) & (h == 9), 0.8, 0.2),
+            net_pfc_sent=lambda h, t: t * 100.0 + np.where((t >= 500) & (h < 6), (t - 500) * 3000.0, 0.0),
+        )
+    )
+    assert [(machine.host, machine.kind) for machine in found.machines] == [("n9", "cpu-contention")]
+    assert {f"n{host}" for host in range(6)} <= set(found.affected)
+
+
+def _sound(change, n_hosts=8):
+    """Telemetry of a job that runs, with machine n3 changed."""
+    telemetry = _cluster(
+        n_hosts,
+        gpu_tensor_active=lambda _, t: np.full(len(t), 0.5),
+        gpu_power_w=lambda _, t: np.full(len(t), 600.0),
+        gpu_xid=lambda _, t: np.zeros(len(t)),
+    )
+    return dataclasses.replace(
+        telemetry, series=tuple(change(one) if one.host == "n3" else one for one in telemetry.series)
+    )
+
+
+@pytest.mark.parametrize(
+    ("later_s", "why"),
+    [
+        (3600.0, "sends samples of 3,600 s later than most: its clock is wrong"),
+        (300.0, "sends samples of 300 s later than most: its clock is wrong"),
+        (-3600.0, "sent nothing in these minutes: it is gone, or its clock is wrong"),
+    ],
+)
+def test_a_machine_with_another_clock_is_told_and_hides_nobody(later_s, why):
+    """One machine's clock is an hour ahead, or behind: the others are compared in their own minutes, and it is not called sound."""
+    found = find_machines(_sound(lambda one: dataclasses.replace(one, times=one.times + later_s)))
+    assert (found.verdict, found.reason) == ("cannot-tell", f"n3: {why}; the other 7 are sound")
+    assert found.n_machines == 7 and found.warnings == (f"n3: {why}; not compared",)
+    assert found.to_s == 1.7e9 + 895.0
+
+
+def test_samples_far_apart_are_no_other_clock():
+    """With a sample every five minutes a scrape that is four minutes later is one."""
+    telemetry = _sound(lambda one: dataclasses.replace(one, times=one.times + 240.0))
+    cut = tuple(dataclasses.replace(one, times=one.times[::60], values=one.values[::60]) for one in telemetry.series)
+    assert not any("clock" in warning for warning in find_machines(dataclasses.replace(telemetry, series=cut)).warnings)
+
+
+@pytest.mark.parametrize("since", [0, 60, 120])
+def test_an_exporter_that_hangs_is_told(since):
+    """Its numbers stay as they are while those of all others change: nobody knows how that machine is."""
+
+    def hang(one):
+        return dataclasses.replace(
+            one, values=np.r_[one.values[:since], np.full(len(one.values) - since, one.values[since])]
+        )
+
+    found = find_machines(_sound(hang))
+    assert found.verdict == "cannot-tell"
+    assert found.reason.startswith("n3: sends the same numbers again and again: its exporter hangs")
+
+
+def test_what_is_the_same_everywhere_hangs_nowhere():
+    """GIVEN numbers that no machine changes, or one metric alone that one machine does not, THEN no exporter hangs."""
+    still = _cluster(gpu_tensor_active=lambda _, t: np.full(len(t), 0.5), cpu_used=lambda _, t: np.full(len(t), 0.2))
+    same = tuple(dataclasses.replace(one, values=np.full_like(one.values, 0.5)) for one in still.series)
+    one_metric = tuple(
+        new if new.host == "n3" and new.metric.name == "cpu_used" else old
+        for new, old in zip(same, still.series, strict=True)
+    )
+    assert find_machines(dataclasses.replace(still, series=same)).warnings == ()
+    assert find_machines(dataclasses.replace(still, series=one_metric)).warnings == ()
+
+
+def test_a_machine_at_rest_has_no_exporter_that_hangs():
+    """GIVEN a machine whose processes are gone, and whose cards draw the same power to the watt, THEN it is at fault."""
+    telemetry = _cluster(
+        gpu_tensor_active=lambda _, t: np.where(t < 500, 0.5, 0.0),
+        gpu_power_w=lambda h, t: np.where(t < 500, 600.0, 80.0 if h == 3 else 230.0),
+        gpu_utilization=lambda h, t: np.where(t < 500, 0.98, 0.0 if h == 3 else 1.0),
+    )
+    whole = tuple(
+        dataclasses.replace(
+            one, values=np.where((one.times > 1.7e9 + 500) & (one.host == "n3"), one.values.round(-1), one.values)
+        )
+        for one in telemetry.series
+    )
+    found = find_machines(dataclasses.replace(telemetry, series=whole))
+    assert ([machine.host for machine in found.machines], found.warnings) == (["n3"], ())
+
+
+@pytest.mark.parametrize(("code", "verdict"), [(79, "cannot-tell"), (48, "cannot-tell"), (43, "sound")])
+def test_an_xid_from_before_is_told(code, verdict):
+    """The driver reports it all the time: of a card that breaks nobody calls that machine sound; of a program it is remarked."""
+    found = find_machines(
+        _sound(
+            lambda one: (
+                dataclasses.replace(one, values=np.full_like(one.values, code)) if one.metric.name == "gpu_xid" else one
+            )
+        )
+    )
+    assert found.verdict == verdict and found.machines == ()
+    assert f"n3: last XID (card 0): {code} since before these minutes" in (found.reason or "", *found.remarks)[-1]
 
 
 def test_what_explains_a_stop_leaves_no_room_for_chance():
@@ -423,7 +564,7 @@ def test_a_minute_is_too_little(seconds):
 def test_what_falls_below_nothing_is_no_slower_job():
     """Some exporters write -1 where they know nothing: of no work there is no part."""
     work = np.r_[np.zeros(45), -np.ones(45)]
-    assert find_slowing(Course("running", "gpu_power_w", work, work < -2.0, 0, 90, 90), 10.0) is None
+    assert find_slowing(Course("running", "gpu_power_w", work, work < -2.0, NEVER, 0, 90, 90), 10.0) is None
 
 
 @pytest.mark.parametrize("n_busy", [0, 1])

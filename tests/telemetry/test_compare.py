@@ -72,6 +72,16 @@ def test_a_sign_is_told_beside_its_peers_where_there_are_any(peers, said):
     assert describe_flat(sign, reading) == "temperature of the GPU 90 °C" + (", peers 60 °C" if peers else "")
 
 
+def test_what_all_show_is_told_beside_what_was_before():
+    """GIVEN a card at 90 degrees like all others, THEN the sentence says what it had before, and repeats no number."""
+    series = [_series("gpu_temperature_c", host, "0", [60] * 5 + [90] * 5) for host in "ab"]
+    (reading,) = _read(series, "gpu_temperature_c", "median", peers=("b",))
+    words = {"says": "it is at {value}", "beside": "its peers {peers}"}
+    sign = Sign("hot", reading.metric.name, "median", 0, True, 5.0, 0.0, 0.0, None, None, None, False, **words)
+    assert describe_sign(sign, reading) == "it is at 90 °C, before 60 °C"
+    assert describe_sign(sign, dataclasses.replace(reading, before=math.nan)) == "it is at 90 °C"
+
+
 def test_a_counter_that_was_set_back_grew_all_the_same():
     """A restart sets a counter to zero: what it grew is the sum of its steps up, and what it had after the restart."""
     series = [_series("net_errors", "a", "eth0", [0, 0, 0, 0, 5, 5, 8, 1, 2, 2])]

@@ -1,6 +1,7 @@
 """What else may lie in a folder that is watched, and what may happen to a machine meanwhile."""
 
 import gc
+import itertools
 import os
 import time
 
@@ -37,6 +38,20 @@ def test_a_clock_that_is_set_back(tmp_path):
     job.write(int(job.steps[19]))
     assert len(watching.go()[0].windows) == 1
     clock.at_s -= 7200.0
+    job.write(int(job.steps[-1]), ended=True)
+    assert len(watching.go()[0].windows) == 3
+    watching.close()
+
+
+def test_a_busy_machine_puts_no_job_off(tmp_path, monkeypatch):
+    """GIVEN looks that wait for seconds until other processes let them, THEN a job is looked at as soon as otherwise."""
+    job, clock = RecordedJob(make_trace(60), tmp_path / "job"), SimulatedClock()
+    watching = Watching(tmp_path / "job", store=tmp_path / "s.db", clock=clock)
+    job.write(int(job.steps[19]))
+    assert len(watching.go()[0].windows) == 1
+    waited = itertools.count(step=30)
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(waited)))
+    assert len(watching.go()[0].windows) == 1
     job.write(int(job.steps[-1]), ended=True)
     assert len(watching.go()[0].windows) == 3
     watching.close()

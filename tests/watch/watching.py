@@ -76,11 +76,9 @@ class Watching:
         )
 
     def go(self) -> list[WatchedJob]:
-        """Go round until nothing is left to do now; nothing is left alone because looking took long on a busy machine."""
+        """Go round until nothing is left to do now; a search may take as long as what it has to import."""
         self.clock.at_s += 61.0
         self.watch._search_s = 0.0
-        for followed in self.watch._jobs.values():
-            followed.next_s = 0.0
         while self.watch.round():
             pass
         return self.watch.jobs()
