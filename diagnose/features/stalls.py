@@ -783,7 +783,8 @@ def _are_a_tail(breakdown: Breakdown, at: Bools) -> bool:
 
     Stalls in about half of them say nothing of that: the usual compute is one with or one without, by chance.
     """
-    theirs_s = np.where(at.any(axis=(2, 3), keepdims=True), breakdown.compute_s, np.nan)
+    taken_s = breakdown.compute_s + np.where(at, breakdown.stalls.before_s, 0.0)
+    theirs_s = np.where(at.any(axis=(2, 3), keepdims=True), taken_s, np.nan)
     if at.sum() >= PACE_SHARE * np.isfinite(theirs_s).sum():
         return False
     log = np.log(np.maximum(theirs_s, TINY_S))

@@ -56,7 +56,7 @@ TESTS = (
     "tests/report/test_brief.py",
     "tests/report/test_explain.py",
     "tests/report/test_terminal.py",
-    "tests/numbers",
+    "tests/golden_numbers",
     "tests/recorded/test_recorded.py",
     "tests/test_members.py",
     "tests/test_pipeline.py",

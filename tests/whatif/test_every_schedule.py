@@ -12,8 +12,8 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec, Schedule
 from diagnose.model.change import Scale
 from diagnose.model.optype import DIRECTIONS, Op
+from tests.golden_numbers import MEASURED, assert_unchanged
 from tests.judge.cases import measure
-from tests.numbers import MEASURED, assert_unchanged
 
 SCHEDULES: dict[str, tuple[Schedule, int]] = {
     "1f1b": ("1f1b", 1),

@@ -9,10 +9,10 @@ import pytest
 import diagnose
 from diagnose.faults.generate import draw_job, generate, random_faults
 from tests.collectives.test_collectives import KINDS, SHAPES, write_job
+from tests.golden_numbers import MEASURED, assert_unchanged
 from tests.judge.cases import diagnose_table
 from tests.logs import shapes
 from tests.logs.formats import FORMATS
-from tests.numbers import MEASURED, assert_unchanged
 from tests.recorded import score
 
 RECORDED = sorted(path.stem for path in score.JOBS.glob("*.parquet"))
