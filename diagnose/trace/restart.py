@@ -104,7 +104,7 @@ def refuse_steps_at_a_time(dense: Dense, origin_s: Seconds | None, labels: Ints,
     lasts = (ends - begins)[order]
     reach_s = np.maximum.accumulate(ends[order])[:-1] - begins[order[1:]]
     reaches = reach_s > REACHES_SHARE * np.minimum(np.median(lasts), lasts[1:])
-    if reaches.any() and np.count_nonzero(reaches) >= DOUBLED_SHARE * len(order):
+    if np.count_nonzero(reaches) >= DOUBLED_SHARE * len(order):
         _refuse(labels[np.sort(order[1:][reaches])], "run at the same time as others", name)
 
 

@@ -33,11 +33,14 @@ def write_log(path, n=1200, day="2026-09-21", **sizes):
     path.write_text(re.sub(r"\d{4}-\d\d-\d\d", day, "\n".join(lines)))
 
 
+def write_durations(folder, shape, fault, seed=5):
+    """Write dumps with durations, as Inspector does."""
+    write_inspector(simulate(shape, fault, seed=seed, n_steps=12), folder, seed=1, version="v4.3", has_p2p=True)
+
+
 def write_traced(folder, fault, seed=5):
     """Write a trace with a slow worker, and dumps with durations of a job of the same layout."""
-    write_inspector(
-        simulate(TRACED, fault, seed=seed, n_steps=12), folder / "dumps", seed=1, version="v4.3", has_p2p=True
-    )
+    write_durations(folder / "dumps", TRACED, fault, seed)
     shutil.copy(FIXTURES / "worker-fault.parquet", folder / "trace.parquet")
     return diagnose.diagnose(folder)
 
@@ -141,13 +144,7 @@ def list_asked():
 
 def test_a_log_and_the_dumps_of_a_slow_rank(tmp_path):
     """The dumps name the rank; what only a trace shows stays unchecked."""
-    write_inspector(
-        simulate(TRACED, Fault("slow", 5, 1.35), seed=5, n_steps=12),
-        tmp_path / "d",
-        seed=1,
-        version="v4.3",
-        has_p2p=True,
-    )
+    write_durations(tmp_path / "d", TRACED, Fault("slow", 5, 1.35))
     write_log(tmp_path / "a.log")
     diagnosis = diagnose.diagnose(tmp_path)
     assert [(cause.cause, cause.where.workers[0].rank) for cause in diagnosis.causes] == [("worker-fault", 5)]
@@ -190,13 +187,7 @@ def test_damaged_dumps_beside_a_trace(tmp_path):
 def test_dumps_of_two_recorders(tmp_path):
     """The hang that the Flight Recorder shows, and the slow rank that Inspector shows, are both said."""
     write_hang(tmp_path / "hang")
-    write_inspector(
-        simulate(SMALL, Fault("slow", 5, 1.6), seed=5, n_steps=12),
-        tmp_path / "slow",
-        seed=1,
-        version="v4.3",
-        has_p2p=True,
-    )
+    write_durations(tmp_path / "slow", SMALL, Fault("slow", 5, 1.6))
     alone = diagnose.diagnose(tmp_path / "hang"), diagnose.diagnose(tmp_path / "slow")
     diagnosis = diagnose.diagnose(tmp_path)
     check(diagnosis)
@@ -210,9 +201,7 @@ def test_dumps_of_two_recorders(tmp_path):
 
 def test_damaged_dumps_of_the_second_recorder(tmp_path):
     """A warning names them, and the others are used."""
-    write_inspector(
-        simulate(SMALL, Fault("slow", 5, 1.6), seed=5, n_steps=12), tmp_path / "slow", seed=1, version="v4.3"
-    )
+    write_durations(tmp_path / "slow", SMALL, Fault("slow", 5, 1.6))
     alone = diagnose.diagnose(tmp_path)
     for file in write_hang(tmp_path / "hang").iterdir():
         file.write_bytes(file.read_bytes()[:3000])

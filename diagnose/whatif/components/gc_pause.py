@@ -53,24 +53,21 @@ def attribute_waits_to_collections(stalls: Stalls) -> None:
     One mechanism explains both: collections choose no microbatch, and some fall into the first forwards of steps. All lie within
     forwards, or all before them. Who waits in most steps has a loader that is late.
     """
-    waits_s, paused_s = (stalls.seconds_of(kind) for kind in (StallKind.INPUT, StallKind.COLLECTION))
-    told = stalls.recorded_inside | stalls.recorded_before
-    if told[(waits_s > 0) | (paused_s > 0)].any():
+    waits, pauses = (np.logical_or(*stalls.of_kind(kind)) for kind in (StallKind.INPUT, StallKind.COLLECTION))
+    if not waits.any() or not pauses.any():
         return
-    seldom: Bools = (waits_s > 0).any(axis=(0, 2)).mean(axis=1) <= MOST_STEPS_SHARE  # (n_virtual, n_dp)
+    if (stalls.recorded_inside | stalls.recorded_before)[waits | pauses].any():
+        return
+    seldom: Bools = waits.any(axis=(0, 2)).mean(axis=1) <= MOST_STEPS_SHARE  # (n_virtual, n_dp)
     for seconds, kinds in ((stalls.inside_s, stalls.inside), (stalls.before_s, stalls.before)):
-        waits = (kinds == StallKind.INPUT) & (seconds > 0) & seldom[None, :, None, None, :]
-        lengths = [seconds[at] for at in (waits, (kinds == StallKind.COLLECTION) & (seconds > 0))]
-        if not all(map(len, lengths)):
-            continue
-        shorter_s, longer_s = sorted(weighted_median(s, s) or 0.0 for s in lengths)
+        theirs = (kinds == StallKind.INPUT) & seldom[None, :, None, None, :], kinds == StallKind.COLLECTION
+        shorter_s, longer_s = sorted(weighted_median(seconds[at], seconds[at]) or 0.0 for at in theirs)
         # Many wait in one step: who waits longest is who counts.
         waited_s, collected_s = (
-            float(np.where(at, seconds, 0.0).sum(axis=(0, 1, 2)).max(axis=-1).sum())
-            for at in (waits, kinds == StallKind.COLLECTION)
+            float(np.where(at, seconds, 0.0).sum(axis=(0, 1, 2)).max(axis=-1).sum()) for at in theirs
         )
         if collected_s > MUCH_SHARE * waited_s and longer_s < ALIKE_RATIO * shorter_s:
-            kinds[waits] = StallKind.COLLECTION
+            kinds[theirs[0]] = StallKind.COLLECTION
 
 
 def _is_forwards_alone(stalled: Bools, there: Bools) -> bool:
