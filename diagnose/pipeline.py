@@ -285,7 +285,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         prepared = prepare(trace)
     what_if = explore(trace, prepared)
     request.report("taking apart")
-    observed, evidence, clock_offset_s = observe(trace, prepared)
+    observed, evidence, clocks = observe(trace, prepared)
     trace = dataclasses.replace(trace, evidence=evidence, others=Evidence.join([o.others for o in observed]))
     breakdown = take_apart(
         observed,
@@ -307,6 +307,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     )
     gains = removal.gains([rule.components for rule in rule_set.rules])
     request.report("judging")
+    clock_offset_s = clocks.find_extremes()
     transfers = measure_transfers(removal)
     suspects = find_suspects(trace, breakdown, transfers)
     return Analysis(
@@ -321,6 +322,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         fidelity=check_fidelity(what_if, gains, clock_offset_s, lambda: measure_beside(trace.blocks)),
         filled_share=measure_filled(observed),
         clock_offset_s=clock_offset_s,
+        clocks_move=bool(len(clocks.steps)),
         price=removal.price,
         sample=removal.sample,
         timelines=Timelines(prepared, removal),

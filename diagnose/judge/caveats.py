@@ -79,6 +79,7 @@ def _describe_clocks(analysis: Analysis) -> list[str]:
     dp, stage = divmod(int(abs(offset_s).argmax()), trace.n_stages)
     who = f"dp {int(trace.dp_labels[dp])}, stage {int(trace.stage_labels[stage])}"
     by = f"{write_figure(float(offset_s[dp, stage]), 2)} s"
+    most = " in some steps, by less in others" if analysis.clocks_move else ""
     return [
-        f"clocks differ: the worker at {who} is off by {by}; corrected for causes and gains, S is on times as recorded"
+        f"clocks differ: the worker at {who} is off by {by}{most}; corrected for causes and gains, S is on times as recorded"
     ]

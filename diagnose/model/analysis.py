@@ -63,8 +63,11 @@ class Analysis:
     fidelity: Fidelity
     #: Part of the operations that were missing and filled in, 0..1.
     filled_share: float
-    #: Shape (n_dp, n_stages): seconds by which the clock of each worker was off; corrected everywhere but in `what_if`.
+    #: Shape (n_dp, n_stages): seconds by which the clock of each worker was off, where it was furthest; corrected everywhere but in
+    #: `what_if`.
     clock_offset_s: Seconds
+    #: True where a clock is off by more in some steps than in others.
+    clocks_move: bool
     #: Replays the job with some changes. Costs one replay.
     price: Price
     #: The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.

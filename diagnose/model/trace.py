@@ -247,8 +247,13 @@ class Trace:
     @property
     def is_on_one_cpu(self) -> bool:
         """True where all workers compute on the CPUs of one host, as far as the trace says: no network is between them."""
+        return self.job.is_on_cpu and self.is_on_one_host
+
+    @property
+    def is_on_one_host(self) -> bool:
+        """True where all workers are on one host, as far as the trace says: they have one clock."""
         hosts = set(self.hosts or ())
-        return self.job.is_on_cpu and (len(hosts) == 1 and "" not in hosts if hosts else self.job.n_hosts == 1)
+        return len(hosts) == 1 and "" not in hosts if hosts else self.job.n_hosts == 1
 
     @property
     def steps(self) -> Ints:

@@ -1,7 +1,7 @@
 """Find out whose clock is off, from operations that end together on several workers, and correct it.
 
-Enters: prepared blocks with times as recorded. Leaves: one offset a worker; blocks on one clock for the component
-what-if. S and its relatives stay on times as recorded.
+Enters: prepared blocks with times as recorded. Leaves: one offset a worker, and one a step where its clock moves within the
+trace; blocks on one clock for the component what-if. S and its relatives stay on times as recorded.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
-from diagnose.model.trace import Block, Evidence, Seconds, Trace
+from diagnose.model.trace import Block, Evidence, Ints, Seconds, Trace
 from diagnose.numerics.robust import median
 from diagnose.whatif.batches import find_all_batches
 from diagnose.whatif.graph import Graph, flatten
@@ -21,51 +21,112 @@ MIN_OFFSET_SHARE = 2e-3
 #: An offset counts when it is this many times the half interquartile range of what it was estimated from; on one machine
 #: with one clock, buffered sends alone give offsets up to 1 ms, but with as much spread.
 MIN_OFFSET_SPREADS = 2.0
-#: Steps looked at; a clock does not drift within the minutes of a trace by more than the timers' granularity.
+#: Steps looked at, evenly spread, for where clocks usually are, and for whether they move.
 MAX_STEPS = 16
+MAX_STEPS_MOVING = 64
+#: A clock moves where steps differ from their neighbours by no more than this part of what they differ from the median by: load
+#: makes ends late in single steps, or a few.
+MAX_LEFT = 0.4
+#: Steps on either side, and those that it takes to see a clock move.
+NEIGHBOURS = 2
+MIN_STEPS_MOVING = 8
 
 
-def estimate_offsets(blocks: Sequence[tuple[Block, Graph]]) -> Seconds:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Clocks:
+    """How much later than the job's each worker's clock reads.
+
+    Attributes
+    ----------
+    usual_s : ndarray of float64, shape (n_dp, n_stages)
+        Seconds, median 0; all 0 where no worker is off by more than the timers' granularity.
+    steps : ndarray of int64, shape (n_steps,)
+        All steps of the job in order, where a clock moves; else empty.
+    moved_s : ndarray of float64, shape (n_steps, n_dp, n_stages)
+        What the clocks of these steps read later than usual, as where they drift over hours or are set in between.
+    """
+
+    usual_s: Seconds
+    steps: Ints = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    moved_s: Seconds = dataclasses.field(default_factory=lambda: np.zeros((0, 0, 0)))
+
+    @property
+    def agree(self) -> bool:
+        """True where there is nothing to correct."""
+        return not self.usual_s.any() and not len(self.steps)
+
+    def find_extremes(self) -> Seconds:
+        """Say how far off each clock is where it is furthest off: seconds, shape (n_dp, n_stages)."""
+        if not len(self.steps):
+            return self.usual_s
+        off_s = self.usual_s + self.moved_s
+        return np.asarray(np.take_along_axis(off_s, np.abs(off_s).argmax(axis=0)[None], axis=0)[0])
+
+    def at(self, steps: Ints) -> Seconds:
+        """Give the offsets of some steps: (n_steps, n_dp, n_stages), or (1, n_dp, n_stages) where they are those of all."""
+        if not len(self.steps):
+            return self.usual_s[None]
+        nearest = np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)
+        return np.asarray(self.usual_s + self.moved_s[nearest])
+
+
+def estimate_clocks(blocks: Sequence[tuple[Block, Graph]], *, may_move: bool = True) -> Clocks:
     """Say how much later than the job's each worker's clock reads.
 
     A send and its recv end together, and so do all dp ranks of a collective. Over both directions of a link what one side
-    reports late cancels out, as in the network time protocol; medians over all pairs and steps leave the clocks.
+    reports late cancels out, as in the network time protocol; medians over all pairs and steps leave the clocks. A clock that
+    moves is late in one direction by what it is early in the other.
 
-    `blocks` have no gaps, and the paper's graph.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_dp, n_stages)
-        Seconds, median 0; all 0 where no worker is off by more than the timers' granularity.
+    `blocks` have no gaps, and the paper's graph. On one host nothing moves (`may_move`): ranks that share a GPU in slices of time
+    end apart by as much for several steps. Costs a few steps' transfers and collectives, and those of all steps where a clock
+    moves.
     """
-    n_stages = 1 + max(int(block.nodes.stage.max()) for block, _ in blocks)
-    along = _along_stages(blocks, n_stages)
-    offset_s = along + _across_ranks(blocks, along)[:, None]
-    offset_s = offset_s - median(offset_s)
     forward_s = min(_typical_forward(block) for block, _ in blocks)
-    if np.abs(offset_s).max() < max(MIN_OFFSET_S, MIN_OFFSET_SHARE * forward_s):
-        return np.zeros_like(offset_s)
-    return np.asarray(offset_s)
+    least_s = max(MIN_OFFSET_S, MIN_OFFSET_SHARE * forward_s)
+    if not may_move or not _estimate(blocks, least_s, MAX_STEPS_MOVING)[1].any():
+        return Clocks(_estimate(blocks, least_s, MAX_STEPS)[0])
+    usual_s, moved_s = _estimate(blocks, least_s, None)
+    return Clocks(usual_s, np.sort(np.concatenate([block.steps for block, _ in blocks])), moved_s)
 
 
-def correct_clocks(block: Block, offset_s: Seconds) -> Block:
-    """Put all workers of a block on one clock; `offset_s` as `estimate_offsets` gives it."""
-    if not offset_s.any():
+def _estimate(blocks: Sequence[tuple[Block, Graph]], least_s: float, most_steps: int | None) -> tuple[Seconds, Seconds]:
+    """Estimate usual offsets, (n_dp, n_stages), and what is more in each step looked at, (n_steps, n_dp, n_stages)."""
+    n_stages = 1 + max(int(block.nodes.stage.max()) for block, _ in blocks)
+    strides = [1 if most_steps is None else -(-len(block.steps) // most_steps) for block, _ in blocks]
+    along, along_moved = _along_stages(blocks, n_stages, strides, least_s)
+    across, across_moved = _across_ranks(blocks, along, along_moved, strides, least_s)
+    offset_s = along + across[:, None]
+    offset_s = offset_s - median(offset_s)
+    if np.abs(offset_s).max() < least_s:
+        offset_s = np.zeros_like(offset_s)
+    moved_s = along_moved + across_moved[:, :, None]
+    return np.asarray(offset_s), moved_s - median(moved_s, axis=(1, 2), keepdims=True)
+
+
+def correct_clocks(block: Block, clocks: Clocks) -> Block:
+    """Put all workers of a block on one clock."""
+    if clocks.agree:
         return block
-    shift = offset_s.T[block.nodes.stage][:, None, :]
-    origin_s = _move_origin(block, offset_s)[None, :, None]
+    shift = _shift(block, clocks)
+    origin_s = _move_origin(block, clocks)[None, :, None]
     return dataclasses.replace(block, start_s=block.start_s - shift - origin_s, end_s=block.end_s - shift - origin_s)
 
 
-def correct_evidence(evidence: Evidence, blocks: Sequence[Block], offset_s: Seconds) -> Evidence:
+def correct_evidence(evidence: Evidence, blocks: Sequence[Block], clocks: Clocks) -> Evidence:
     """Put evidence rows on the clock that `correct_clocks` puts blocks on; `blocks` are as recorded."""
-    if not offset_s.any() or not len(evidence):
+    if clocks.agree or not len(evidence):
         return evidence
     steps = np.concatenate([block.steps for block in blocks])
-    origin_s = np.concatenate([_move_origin(block, offset_s) for block in blocks])[np.argsort(steps)]
+    origin_s = np.concatenate([_move_origin(block, clocks) for block in blocks])[np.argsort(steps)]
     at = np.minimum(np.searchsorted(np.sort(steps), evidence.step), len(steps) - 1)
-    shift = offset_s[evidence.dp, evidence.stage] + origin_s[at]
+    offset_s = clocks.at(evidence.step)
+    shift = offset_s[np.arange(len(evidence)) % len(offset_s), evidence.dp, evidence.stage] + origin_s[at]
     return dataclasses.replace(evidence, start_s=evidence.start_s - shift, end_s=evidence.end_s - shift)
+
+
+def _shift(block: Block, clocks: Clocks) -> Seconds:
+    """Say how much later each operation was recorded: seconds, shape (n_nodes, n_steps or 1, n_dp)."""
+    return np.asarray(clocks.at(block.steps).transpose(2, 0, 1)[block.nodes.stage])
 
 
 def carry_over(rows: Evidence, trace: Trace) -> Evidence:
@@ -87,12 +148,12 @@ def carry_over(rows: Evidence, trace: Trace) -> Evidence:
     return Evidence.join([rows, moved])
 
 
-def _move_origin(block: Block, offset_s: Seconds) -> Seconds:
+def _move_origin(block: Block, clocks: Clocks) -> Seconds:
     """Say what to take from a step's corrected times, so that it begins as late as it was recorded to; seconds, shape (n_steps,).
 
     Relative times begin a step before its first operation where all workers waited, as for a save; never after it.
     """
-    corrected_s = (block.start_s - offset_s.T[block.nodes.stage][:, None, :]).min(axis=(0, 2))
+    corrected_s = (block.start_s - _shift(block, clocks)).min(axis=(0, 2))
     return np.asarray(corrected_s - np.maximum(block.start_s.min(axis=(0, 2)), 0.0))
 
 
@@ -104,11 +165,14 @@ def _typical_forward(block: Block) -> float:
     return float(median(median(block.end_s[forwards] - block.start_s[forwards], axis=(1, 2))))
 
 
-def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Seconds:
-    """Estimate each worker's offset against stage 0 of its dp rank, shape (n_dp, n_stages)."""
+def _along_stages(
+    blocks: Sequence[tuple[Block, Graph]], n_stages: int, strides: Sequence[int], least_s: float
+) -> tuple[Seconds, Seconds]:
+    """Estimate each worker's offset against stage 0 of its dp rank, shape (n_dp, n_stages), and how it moves, a step more."""
     seen: dict[tuple[int, int], list[Seconds]] = {}
-    for block, graph in blocks:
-        stride, stages, moves = -(-len(block.steps) // MAX_STEPS), block.nodes.stage, graph.moves
+    by_step: dict[tuple[int, int], list[Seconds]] = {}
+    for (block, graph), stride in zip(blocks, strides, strict=True):
+        stages, moves = block.nodes.stage, graph.moves
         pairs = moves.members.take(np.flatnonzero((moves.members.lengths == 2) & ~moves.across_dp)).flat.reshape(-1, 2)
         # The end of a batch says when its last transfer ended, not when this one did.
         batched = np.isin(pairs, flatten(find_all_batches(block))).any(axis=1)
@@ -117,10 +181,17 @@ def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Secon
         for one in np.unique(link).tolist():
             ends = [block.end_s[nodes[link == one], ::stride] for nodes in (recv, send)]
             seen.setdefault(divmod(one, n_stages), []).append((ends[0] - ends[1]).reshape(-1, block.n_dp))
+            by_step.setdefault(divmod(one, n_stages), []).append(median(ends[0] - ends[1], axis=0))
     between = {link: _center_and_spread(np.concatenate(ends)) for link, ends in seen.items()}
+    order = _order(blocks, strides)
+    of_link = {
+        link: whole[order] for link, found in by_step.items() if len(whole := np.concatenate(found)) == len(order)
+    }
     n_dp = blocks[0][0].n_dp
-    offset_s = np.zeros((n_dp, n_stages))
+    offset_s, moved_s = np.zeros((n_dp, n_stages)), np.zeros((len(order), n_dp, n_stages))
     clips = _clip_ends(blocks, n_stages)
+    begin = np.cumsum([0, *(len(block.steps) for block, _ in blocks)])
+    looked_at = np.concatenate([np.arange(begin[n], begin[n + 1], stride) for n, stride in enumerate(strides)])[order]
     for stage in range(1, n_stages):
         there, back = between.get((stage - 1, stage)), between.get((stage, stage - 1))
         step, spread = np.zeros(n_dp), np.zeros(n_dp)
@@ -132,8 +203,69 @@ def _along_stages(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> Secon
         elif clips is not None:
             # Where every transfer is part of a batch, the gradient clip is left: it ends everywhere at once.
             step, spread = _center_and_spread(clips[stage] - clips[stage - 1])
+        moved = np.zeros((len(order), n_dp))
+        if (stage - 1, stage) in of_link and (stage, stage - 1) in of_link:
+            forth_s, back_s = of_link[stage - 1, stage], of_link[stage, stage - 1]
+            moved, step, spread = _find_movement(
+                (forth_s - back_s) / 2.0, (forth_s + back_s) / 2.0, step, spread, least_s
+            )
+        elif clips is not None:
+            apart_s = (clips[stage] - clips[stage - 1])[looked_at]
+            moved, step, spread = _find_movement(apart_s, np.zeros_like(apart_s), step, spread, least_s)
         offset_s[:, stage] = offset_s[:, stage - 1] + np.where(np.abs(step) > MIN_OFFSET_SPREADS * spread, step, 0.0)
-    return offset_s
+        moved_s[:, :, stage] = moved_s[:, :, stage - 1] + moved
+    return offset_s, moved_s
+
+
+def _order(blocks: Sequence[tuple[Block, Graph]], strides: Sequence[int]) -> Ints:
+    """Put the steps that are looked at, block by block, in order."""
+    return np.argsort(
+        np.concatenate([block.steps[::stride] for (block, _), stride in zip(blocks, strides, strict=True)])
+    )
+
+
+def _find_movement(
+    apart_s: Seconds, both_late_s: Seconds, usual_s: Seconds, spread_s: Seconds, least_s: float
+) -> tuple[Seconds, Seconds, Seconds]:
+    """Say how far clocks are from where they usually are, in each step.
+
+    Parameters
+    ----------
+    apart_s : ndarray of float64, shape (n_steps, n_dp)
+        How far the clock seems to be ahead in each step.
+    both_late_s : ndarray of float64, shape (n_steps, n_dp)
+        What is late in both directions. A clock does not move that; a transfer that is late in one direction moves both alike.
+    usual_s, spread_s : ndarray of float64, shape (n_dp,)
+        Where a clock usually is, taken over the whole trace, and how much that varies.
+    least_s : float
+        Movements below do not count.
+
+    Returns
+    -------
+    moved_s : ndarray of float64, shape (n_steps, n_dp)
+        Seconds; all 0 for a clock that does not move.
+    usual_s, spread_s : ndarray of float64, shape (n_dp,)
+        As given; for a clock that moves, what is left when its movement is taken out.
+    """
+    if len(apart_s) < MIN_STEPS_MOVING:
+        return np.zeros_like(apart_s), usual_s, spread_s
+    around = _windows(apart_s)
+    center, smooth_s = median(apart_s, axis=0), median(around, axis=2)
+    late_s = median(_windows(both_late_s), axis=2)
+    range_s = np.ptp(smooth_s, axis=0)
+    by_others = median(np.delete(around, NEIGHBOURS, axis=2), axis=2)
+    left_s, all_s = (np.minimum(np.abs(apart_s - by), range_s).mean(axis=0) for by in (by_others, center))
+    moves = (range_s > least_s) & (left_s < MAX_LEFT * all_s) & (np.ptp(late_s, axis=0) < range_s / 2.0)
+    smooth_s = smooth_s - center
+    left_s = _center_and_spread(apart_s - smooth_s)[1]
+    left_s = np.maximum(left_s, np.abs(median(both_late_s, axis=0)))
+    return np.where(moves, smooth_s, 0.0), np.where(moves, center, usual_s), np.where(moves, left_s, spread_s)
+
+
+def _windows(values: Seconds) -> Seconds:
+    """Put beside each step those around it: shape (n_steps, n_dp, n_window)."""
+    padded = np.pad(values, ((NEIGHBOURS, NEIGHBOURS), (0, 0)), mode="reflect")
+    return np.lib.stride_tricks.sliding_window_view(padded, 2 * NEIGHBOURS + 1, axis=0)
 
 
 def _clip_ends(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> list[Seconds] | None:
@@ -146,21 +278,36 @@ def _clip_ends(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> list[Sec
     return [np.concatenate(found) for found in ends] if len(lengths) == 1 and all(ends) else None
 
 
-def _across_ranks(blocks: Sequence[tuple[Block, Graph]], along: Seconds) -> Seconds:
-    """Estimate each dp rank's offset at stage 0 against the median rank, shape (n_dp,); 0 without dp collectives."""
-    n_dp = blocks[0][0].n_dp
+def _across_ranks(
+    blocks: Sequence[tuple[Block, Graph]], along: Seconds, moved: Seconds, strides: Sequence[int], least_s: float
+) -> tuple[Seconds, Seconds]:
+    """Estimate each dp rank's offset at stage 0 against the median rank, shape (n_dp,), and how it moves, a step more.
+
+    0 without dp collectives.
+    """
+    n_dp, order = blocks[0][0].n_dp, _order(blocks, strides)
+    place, seen = np.argsort(order), 0
     ends: list[Seconds] = []
-    for block, graph in blocks:
-        stride = -(-len(block.steps) // MAX_STEPS)
+    by_step: list[Seconds] = []
+    for (block, graph), stride in zip(blocks, strides, strict=True):
         members = graph.moves.members
         first = members.flat[members.begin[:-1][graph.moves.across_dp]]
         nodes = first[of_types(block.nodes.op[first], DP_COLLECTIVES)]
         end_s = block.end_s[nodes, ::stride] - along.T[block.nodes.stage[nodes], None]
         ends.append((end_s - median(end_s, axis=2, keepdims=True)).reshape(-1, n_dp))
-    if not any(map(len, ends)) or n_dp == 1:
-        return np.zeros(n_dp)
+        here = place[seen : seen + end_s.shape[1]]
+        seen += end_s.shape[1]
+        end_s = end_s - moved[here].transpose(2, 0, 1)[block.nodes.stage[nodes]]
+        if len(nodes):
+            by_step.append(median(end_s - median(end_s, axis=2, keepdims=True), axis=0))
+    moved_s = np.zeros((len(order), n_dp))
+    if n_dp == 1 or not any(map(len, ends)):
+        return np.zeros(n_dp), moved_s
     center, spread = _center_and_spread(np.concatenate(ends))
-    return np.where(np.abs(center) > MIN_OFFSET_SPREADS * spread, center, 0.0)
+    if sum(map(len, by_step)) == len(order):
+        late_s = np.concatenate(by_step)[order]
+        moved_s, center, spread = _find_movement(late_s, np.zeros_like(late_s), center, spread, least_s)
+    return np.where(np.abs(center) > MIN_OFFSET_SPREADS * spread, center, 0.0), moved_s
 
 
 def _center_and_spread(values: Seconds) -> tuple[Seconds, Seconds]:

@@ -17,7 +17,7 @@ from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, S
 from diagnose.numerics.robust import nan_quantile
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
-from diagnose.whatif.clocks import carry_over, correct_clocks, correct_evidence, estimate_offsets
+from diagnose.whatif.clocks import Clocks, carry_over, correct_clocks, correct_evidence, estimate_clocks
 from diagnose.whatif.dependencies import N_TYPES, essential_waits, find_events, number_kinds
 from diagnose.whatif.graph import (
     Events,
@@ -106,7 +106,7 @@ class Observed:
         return np.asarray(self.block.end_s[pairs[:, 1]] - self.block.start_s[pairs[:, 0]])
 
 
-def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Seconds]:
+def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed, ...], Evidence, Clocks]:
     """Put the blocks of a job on one clock and measure them with the graph that their times show.
 
     Warm-up steps are left out, and blocks of which none is left.
@@ -116,14 +116,14 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     observed : tuple of Observed
     evidence : Evidence
         The trace's, on the same clock.
-    offset_s : ndarray of float64, shape (n_dp, n_stages)
-        How much later than the job's each worker's clock reads, seconds.
+    clocks : Clocks
+        How much later than the job's each worker's clock reads.
     """
-    offset_s = estimate_offsets([(p.block, p.graph) for p in prepared])
+    clocks = estimate_clocks([(p.block, p.graph) for p in prepared], may_move=not trace.is_on_one_host)
     recorded = [p.block for p in prepared]
-    evidence, others = (correct_evidence(rows, recorded, offset_s) for rows in (trace.evidence, trace.others))
+    evidence, others = (correct_evidence(rows, recorded, clocks) for rows in (trace.evidence, trace.others))
     blocks = [_without_steps(block, trace.warm_up_steps) for block in recorded]
-    blocks = [correct_clocks(block, offset_s) for block in blocks if len(block.steps)]
+    blocks = [correct_clocks(block, clocks) for block in blocks if len(block.steps)]
     carried = carry_over(others, trace)
     occupies, inside = find_occupying(carried, blocks)
     # Members of a worker wait for each other inside of what one of them does.
@@ -141,7 +141,7 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         rows = others.take(np.isin(others.step, block.steps))
         own, inside_s = own_times(worked, graph), measure_inside(parts, worked)
         found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s, trace.are_derived))
-    return tuple(found), evidence, offset_s
+    return tuple(found), evidence, clocks
 
 
 def measure_filled(observed: Sequence[Observed]) -> float:

@@ -20,7 +20,8 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.request import Request
-from diagnose.model.trace import Seconds, Trace
+from diagnose.model.trace import Trace
+from diagnose.whatif.clocks import Clocks
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.removal import Removal
 from diagnose.whatif.scenarios import Prepared
@@ -34,7 +35,7 @@ class Measured:
     trace: Trace
     prepared: tuple[Prepared, ...]
     observed: tuple[Observed, ...]
-    offset_s: Seconds
+    clocks: Clocks
     breakdown: Breakdown
     removal: Removal
     analysis: Analysis
@@ -68,12 +69,12 @@ def measure(source: pa.Table | Path, **options: Any) -> Measured:
             stack.enter_context(mock.patch.object(pipeline, name, keep(name, getattr(pipeline, name))))
         file = source if isinstance(source, Path) else to_file(source)
         diagnosis = pipeline.diagnose_job(Request(file, name="job.parquet", **options))
-    observed, *_, offset_s = kept["observe"]
+    observed, *_, clocks = kept["observe"]
     return Measured(
         kept["load_trace"],
         kept["prepare"],
         observed,
-        offset_s,
+        clocks,
         kept["take_apart"],
         kept["Removal"],
         kept["analyse_job"],

@@ -100,14 +100,16 @@ def _no_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_a_clock_is_early_one_way_and_late_the_other(there: Any, back: Any, clip: Any, ahead: float) -> None:
     """It counts where it is more than twice what its estimate is unsure by; without both ways the gradient clip tells."""
-    assert clocks._along_stages(pair(there, back, clip=clip), 2).tolist() == [[0.0, pytest.approx(ahead)]]
+    usual_s, _ = clocks._along_stages(pair(there, back, clip=clip), 2, [1], 0.0)
+    assert usual_s.tolist() == [[0.0, pytest.approx(ahead)]]
 
 
 def test_sixteen_steps_are_looked_at() -> None:
     """Of more, evenly spread ones: every second of 17 to 32."""
     late = np.where(np.arange(17) % 2, 9.0, 1.0)
-    assert clocks._along_stages(pair(late, -late, n_steps=17), 2)[0, 1] == 1.0
-    assert clocks._along_stages(pair(late[:16], -late[:16], n_steps=16), 2)[0, 1] == 0.0
+    for n, apart_s in ((17, 1.0), (16, 0.0)):
+        (usual_s,) = clocks.estimate_clocks(pair(late[:n], -late[:n], n_steps=n)).usual_s
+        assert usual_s[1] - usual_s[0] == apart_s
 
 
 @pytest.mark.parametrize(
@@ -116,8 +118,8 @@ def test_sixteen_steps_are_looked_at() -> None:
 )
 def test_offsets_within_the_timers_granularity_are_left_alone(offset_s: float, forward_s: float, found: float) -> None:
     """Below 100 us, and below 0.2% of a typical forward, on either side of the median."""
-    estimated = clocks.estimate_offsets(pair(offset_s, -offset_s, forward_s=forward_s))
-    assert estimated[0].tolist() == pytest.approx([-found, found])
+    estimated = clocks.estimate_clocks(pair(offset_s, -offset_s, forward_s=forward_s))
+    assert estimated.usual_s[0].tolist() == pytest.approx([-found, found])
 
 
 @pytest.mark.parametrize(("spread", "found"), [(0.4, [-1.0, 0.0, 1.0]), (0.5, [0.0, 0.0, 0.0]), (0.6, [0.0, 0.0, 0.0])])
@@ -128,7 +130,8 @@ def test_ranks_are_compared_by_collectives(spread: float, found: list[float]) ->
     block = SimpleNamespace(nodes=nodes((Op.ALL_GATHER, 0)), end_s=ends, steps=np.arange(5), n_dp=3)
     for across_dp in (True, False):
         moves = Events.of([Event((0,), across_dp=across_dp, completes=(0,))])
-        offset_s = clocks._across_ranks([(block, SimpleNamespace(moves=moves))], np.zeros((3, 1)))
+        along = np.zeros((3, 1)), np.zeros((5, 3, 1))
+        offset_s, _ = clocks._across_ranks([(block, SimpleNamespace(moves=moves))], *along, [1], 0.0)
         assert offset_s.tolist() == pytest.approx(found if across_dp else [0.0] * 3)
 
 
@@ -138,7 +141,7 @@ def test_steps_begin_as_late_as_they_were_recorded_to() -> None:
         nodes=nodes((Op.FORWARD, 0), (Op.FORWARD, 1)), start_s=np.array([[[0.5], [-0.5]], [[0.75], [2.0]]])
     )
     # Stage 1 is 0.5 s ahead: its first operation began at 0.25 and 1.5.
-    assert clocks._move_origin(block, np.array([[0.0, 0.5]])).tolist() == [-0.25, -0.5]
+    assert clocks._move_origin(block, clocks.Clocks(np.array([[0.0, 0.5]]))).tolist() == [-0.25, -0.5]
 
 
 def test_rows_go_on_in_the_next_step() -> None:
