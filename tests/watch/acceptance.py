@@ -95,10 +95,18 @@ def draw_case(number: int, seed: int, n_windows: int, folder: Path) -> Case:
 
 
 def list_slow(spec: JobSpec, fault: Fault) -> np.ndarray:
-    """List the steps that a fault lengthens by a hundredth and more: what comes seldom begins later than it could."""
+    """List the steps that a fault lengthens by a hundredth and more: what comes seldom begins later than it could.
+
+    What grows begins where the steps of a window from there on cost as much as is looked for.
+    """
     sound = draw_inputs(spec)
     without_s, with_s = (simulate(inputs).step_s for inputs in (sound, fault.apply(sound)))
-    return np.flatnonzero(with_s > 1.01 * without_s)
+    slow = np.flatnonzero(with_s > 1.01 * without_s)
+    lost_s, all_s = (
+        np.convolve(of_step, np.ones(WINDOW_STEPS))[WINDOW_STEPS - 1 :] for of_step in (with_s - without_s, with_s)
+    )
+    dear = np.flatnonzero(lost_s >= LEAST_GAIN * all_s)
+    return slow[slow >= dear[0]] if len(dear) else slow
 
 
 def _draw_fault(cause: str, spec: JobSpec, rng: np.random.Generator) -> tuple[Fault | None, float]:
