@@ -66,7 +66,7 @@ def list_groups() -> tuple[FeatureGroup, ...]:
         FeatureGroup(members.READS_AS, lambda m: members.measure_members(m.trace, m.breakdown)),
         FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.breakdown, m.trace)),
         FeatureGroup(experts.READS_AS, lambda m: experts.measure_experts(m.breakdown, m.trace, m.documents_fit)),
-        FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.breakdown, m.trace.evidence)),
+        FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.breakdown, m.trace.evidence, m.trace.job)),
         FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.breakdown)),
         FeatureGroup(
             network.READS_AS,

@@ -15,7 +15,7 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import NAMES as OPTYPES
 from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.model.trace import Bools, Evidence, Ints, Job, Seconds
 from diagnose.numerics.chance import TOSS_UP, chance_of_excess, chance_of_growth, weigh_part_against_length
 from diagnose.numerics.period import find_period
 from diagnose.numerics.robust import nan_median, robust_deviation, take_where, weighted_median
@@ -59,7 +59,7 @@ READS_AS = {
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "input.silent_share": "part of them on workers that have data-load rows in half of the steps, none of which tells of it; 1 a "
     "loader is seen, and is not late then; misleads where the job reads data by other means, too",
-    "collection.silent_share": "part of them on workers that have gc rows of some length, none of which tells of it; 1 collections "
+    "collection.silent_share": "part of them on workers whose collections have gc rows, none of which tells of it; 1 collections "
     "are recorded, and these are none",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
@@ -154,8 +154,9 @@ MIN_CLOSE_PAIRS = 3.0
 MIN_STALLS = 6
 
 
-def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
+def measure_stalls(breakdown: Breakdown, evidence: Evidence, job: Job | None = None) -> Features:
     """Measure the stalls of each kind; those of a kind are missing where no stall belongs to it."""
+    records_gc = job is not None and job.records_gc is True
     found: Features = {}
     for kind, (whose, row) in KINDS.items():
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
@@ -165,8 +166,8 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence) -> Features:
     varies = functools.cache(functools.partial(_measure_variation, breakdown))
     found["collection.close_pairs"] = _close_pairs(breakdown, paused_s, is_told=is_told)
     found["input.silent_share"] = _silent_share(breakdown, evidence, waits)
-    found["input.collected_doubt"] = _doubt_loaders(breakdown, evidence, waits)
-    found["collection.silent_share"] = _silent_collections(breakdown, evidence, paused_s)
+    found["input.collected_doubt"] = _doubt_loaders(breakdown, evidence, waits, records_gc=records_gc)
+    found["collection.silent_share"] = _silent_collections(breakdown, evidence, paused_s, records_gc=records_gc)
     found["collection.lone_doubt"] = _doubt_collections(breakdown, paused_s, varies, is_told=is_told)
     found["collection.asked_doubt"] = _doubt_collectors(breakdown, paused_s, is_told=is_told)
     found["collection.between_share"] = _share_between(breakdown, paused_s)
@@ -261,7 +262,7 @@ def _share_between(breakdown: Breakdown, paused_s: Seconds) -> Feature:
     return Feature(between_s / total_s) if total_s else Feature.missing("no compute stalls in that way")
 
 
-def _silent_collections(breakdown: Breakdown, evidence: Evidence, paused_s: Seconds) -> Feature:
+def _silent_collections(breakdown: Breakdown, evidence: Evidence, paused_s: Seconds, *, records_gc: bool) -> Feature:
     """Say which part of the seconds paused as if by collections is on workers whose collections are recorded, and are not these."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
     told = np.logical_or(*stalls.told_of(StallKind.COLLECTION))
@@ -273,12 +274,12 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence, paused_s: Seco
     if not all_s.any():
         return Feature.missing("no compute stalls in that way")
     rows = np.flatnonzero((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s))
-    seen = np.zeros(all_s.shape, dtype=bool)
+    seen = np.full(all_s.shape, records_gc)
     seen[evidence.stage[rows], evidence.dp[rows]] = True
     return Feature(float(silent_s[seen].sum() / all_s.sum()))
 
 
-def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits) -> Feature:
+def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, records_gc: bool) -> Feature:
     """Say how probable it is that waits before the first forwards of steps are collections: those of real jobs are mostly there.
 
     What a step made is garbage at its end. A loader is late in most steps, for all, or one rank's every so many steps; a
@@ -293,7 +294,7 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits) -> F
         return Feature.missing("no compute stalls in that way, and nobody waits for input")
     is_told = waits.told.any() or (told is not None and told.any())
     # Who records collections records all of them; rows that took nothing are calls that a job made itself.
-    records = bool(((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s)).any())
+    records = records_gc or bool(((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s)).any())
     anywhere = len(waited_s) > 1 and first_s.sum() < FIRST_SHARE * waited_s.sum()  # with one stage all forwards read
     if is_told or records or anywhere or _wait_alike(waited_s):
         return Feature(0.0)

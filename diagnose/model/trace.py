@@ -38,8 +38,8 @@ class Job:
     """What is known about the job itself; sizes agree with the rows, everything else is as somebody says, or None.
 
     `job_id` is the run's; `name` is what its runs share (`model.job_names`). `schedule` is a hint: rows win. `has_cuda`, `saves`
-    and `reads_input` say whether the job can have allocator stalls of a GPU, saves its state, and reads data at all. `alloc_conf`
-    is what the environment tells PyTorch's CUDA allocator.
+    and `reads_input` say whether the job can have allocator stalls of a GPU, saves its state, and reads data at all; `records_gc`
+    that every collection of some length has a row. `alloc_conf` is what the environment tells PyTorch's CUDA allocator.
     """
 
     job_id: str
@@ -63,6 +63,7 @@ class Job:
     n_hosts: int | None = None
     saves: bool | None = None
     reads_input: bool | None = None
+    records_gc: bool | None = None
     loader: Loader | None = None
     alloc_conf: str | None = None
 

@@ -167,6 +167,7 @@ class Recorder:
         with contextlib.suppress(AttributeError):  # another version of torch
             keep_out_compiler(self._hooks, torch)
         self._metadata.setdefault("has_cuda", torch.cuda.is_available())
+        self._metadata.setdefault("records_gc", True)
         for name in ALLOCATOR_SETTINGS:
             if name in os.environ:
                 self._metadata.setdefault("alloc_conf", os.environ[name])

@@ -117,6 +117,7 @@ def resolve_job(
         has_cuda=_read_flag(found, "has_cuda", warnings),
         saves=_read_flag(found, "saves", warnings),
         reads_input=_read_flag(found, "reads_input", warnings),
+        records_gc=_read_flag(found, "records_gc", warnings),
         loader=_read_loader(found.get("loader"), warnings),
         **({"job_id": run_id} | texts),
     )

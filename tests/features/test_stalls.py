@@ -19,9 +19,12 @@ from diagnose.features.stalls import (
 from diagnose.model.components import Breakdown
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
+from diagnose.model.trace import Job
 from tests.features.hand import N_STEPS, Place, Stall, evidence, stalled
 
 FORWARD, BACKWARD = 0, 1
+#: A job whose recorder writes a row of every collection.
+RECORDED = Job("recorded", 2, 2, 1, 1, 1, 4, records_gc=True)
 #: What is asked of every kind.
 ASKED = {
     "recorded_share", "backward_share", "stall_ratio", "a_step", "worker_steps_share", "workers_share", "contrast", "before_share",
@@ -478,6 +481,15 @@ def test_who_begins_late_now_and_then_loads_or_collects(places: Collection[tuple
     assert measure_stalls(parts, calls)["input.collected_doubt"].value == 0.0
     calls = dataclasses.replace(calls, end_s=calls.start_s)
     assert measure_stalls(parts, calls)["input.collected_doubt"].value == doubt
+    assert measure_stalls(parts, calls, RECORDED)["input.collected_doubt"].value == 0.0
+
+
+def test_where_all_collections_are_recorded_no_other_pause_is_one() -> None:
+    """Half of the pauses are on a worker without rows: whether that had none is else not known."""
+    parts = stalled(of(StallKind.COLLECTION, {(FORWARD, 0, 0, step, step % 2): 4.0 for step in range(4)}))
+    rows = evidence([(Op.GC, 103)])
+    unsaid, said = (measure_stalls(parts, rows, job)["collection.silent_share"].value for job in (None, RECORDED))
+    assert (unsaid, said) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize(("n_stages", "doubt"), [(1, COLLECTED_CHANCE), (2, 0.0)])

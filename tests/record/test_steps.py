@@ -348,7 +348,9 @@ def test_what_the_job_does(tmp_path):
         torch.save(training.model.state_dict(), tmp_path / "saved")
     said = [recorded(tmp_path / name) for name in ("reads", "saves")]
     assert [(job["reads_input"], job["saves"]) for job in said] == [(True, False), (False, True)]
-    assert {(job["has_cuda"], job["n_hosts"]) for job in said} == {(torch.cuda.is_available(), 1)}
+    assert {(job["has_cuda"], job["n_hosts"], job["records_gc"]) for job in said} == {
+        (torch.cuda.is_available(), 1, True)
+    }
 
 
 def test_how_the_loader_and_the_allocator_are_set_up(tmp_path, monkeypatch):

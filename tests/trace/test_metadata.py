@@ -155,6 +155,7 @@ def test_layers_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, val
 def test_what_a_recorder_knows_is_kept(rows: pd.DataFrame) -> None:
     """Expert parallelism, schedule, name, hosts, and what the job has or does, are read as they stand; unknown is None."""
     said = {"ep_size": 2, "schedule": "1f1b", "name": "pretrain", "n_hosts": 3, "has_cuda": False, "saves": True}
+    said |= {"records_gc": True}
     trace = in_file(rows, **said)
     assert {key: getattr(trace.job, key) for key in said} == said
     assert trace.job.reads_input is None
@@ -162,7 +163,7 @@ def test_what_a_recorder_knows_is_kept(rows: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize("value", ["yes", 1, 0, [True], {"a": True}])
-@pytest.mark.parametrize("key", ["has_cuda", "saves", "reads_input"])
+@pytest.mark.parametrize("key", ["has_cuda", "saves", "reads_input", "records_gc"])
 def test_flags_that_are_none_are_ignored_with_a_warning(rows: pd.DataFrame, key: str, value: Any) -> None:
     """What is neither true nor false is named in a warning, and not known."""
     trace = in_file(rows, **{key: value})
