@@ -138,7 +138,9 @@ def test_ranks_are_compared_by_collectives(spread: float, found: list[float]) ->
 def test_steps_begin_as_late_as_they_were_recorded_to() -> None:
     """Corrected times are moved so that the first operation keeps its start; never to before the step."""
     block = SimpleNamespace(
-        nodes=nodes((Op.FORWARD, 0), (Op.FORWARD, 1)), start_s=np.array([[[0.5], [-0.5]], [[0.75], [2.0]]])
+        nodes=nodes((Op.FORWARD, 0), (Op.FORWARD, 1)),
+        start_s=np.array([[[0.5], [-0.5]], [[0.75], [2.0]]]),
+        steps=np.arange(2),
     )
     # Stage 1 is 0.5 s ahead: its first operation began at 0.25 and 1.5.
     assert clocks._move_origin(block, clocks.Clocks(np.array([[0.0, 0.5]]))).tolist() == [-0.25, -0.5]

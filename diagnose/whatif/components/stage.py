@@ -41,9 +41,13 @@ class StagePart(Part):
     changes_work = True
 
     def find(self) -> None:
-        """Compare each stage with the mean of all."""
+        """Compare each stage with the mean of all: forwards, and backwards with what they leave to weights.
+
+        A layer takes both parts of its backward along, however a schedule splits it on each stage.
+        """
         typical_s, variant_ratio = self.job.breakdown.typical_s, self.job.breakdown.variant_ratio
-        self._even_ratio = typical_s.mean(axis=1, keepdims=True) / typical_s
+        work_s = np.stack([typical_s[0], *[typical_s[1:].sum(axis=0)] * (len(typical_s) - 1)])
+        self._even_ratio = work_s.mean(axis=1, keepdims=True) / work_s
         self._varies: Bools | None = None
         if not isinstance(variant_ratio, float):
             # Whole backwards among split ones, and the like, are even among themselves: a stage may leave all to its weights.

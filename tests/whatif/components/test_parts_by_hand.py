@@ -263,6 +263,15 @@ def test_stages_are_made_even() -> None:
     assert split.ease_work(np.array([[1.0]]), (1, 0, 0), ALL, lanes=True)[0, 0] == 2.0
 
 
+def test_a_stage_is_as_long_as_both_parts_of_its_backwards() -> None:
+    """One stage splits its backwards, the other does not: 4 s and 6 s, whichever part they are in."""
+    typical_s = np.array([[1.0, 1.0], [1.5, 5.5], [2.5, 0.5]])
+    even = part(StagePart, components(typical_s=typical_s))
+    for direction in (1, 2):
+        for virtual, ratio in ((0, 5.0 / 4.0), (1, 5.0 / 6.0)):
+            assert even.ease_work(np.array([[1.0]]), (direction, virtual, 0), ALL, lanes=True)[0, 0] == ratio
+
+
 def test_usual_durations() -> None:
     """The lower median of the ranks; a stage that took no time is as usual as the others, and nothing is below TINY_S."""
     by_step = np.ones((2, 3, 5, 2)) * np.array([1.0, 3.0, 0.0])[:, None, None]
