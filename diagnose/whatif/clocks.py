@@ -27,6 +27,8 @@ MAX_STEPS_MOVING = 64
 #: A clock moves where steps differ from their neighbours by no more than this part of what they differ from the median by: load
 #: makes ends late in single steps, or a few.
 MAX_LEFT = 0.4
+#: Dp ranks meet once a step: what their clocks move by below this part of it costs no more, and those who share a GPU end apart.
+MIN_MOVED_SHARE = 0.02
 #: Steps on either side, and those that it takes to see a clock move.
 NEIGHBOURS = 2
 MIN_STEPS_MOVING = 8
@@ -94,7 +96,8 @@ def _estimate(blocks: Sequence[tuple[Block, Graph]], least_s: float, most_steps:
     n_stages = 1 + max(int(block.nodes.stage.max()) for block, _ in blocks)
     strides = [1 if most_steps is None else -(-len(block.steps) // most_steps) for block, _ in blocks]
     along, along_moved = _along_stages(blocks, n_stages, strides, least_s)
-    across, across_moved = _across_ranks(blocks, along, along_moved, strides, least_s)
+    step_s = min(_typical_step(block) for block, _ in blocks)
+    across, across_moved = _across_ranks(blocks, along, along_moved, strides, max(least_s, MIN_MOVED_SHARE * step_s))
     offset_s = along + across[:, None]
     offset_s = offset_s - median(offset_s)
     if np.abs(offset_s).max() < least_s:
@@ -163,6 +166,11 @@ def _typical_forward(block: Block) -> float:
     if not forwards.any():
         return 0.0  # nothing to measure by
     return float(median(median(block.end_s[forwards] - block.start_s[forwards], axis=(1, 2))))
+
+
+def _typical_step(block: Block) -> float:
+    """Take the median step, seconds."""
+    return float(median(block.end_s.max(axis=(0, 2)) - block.start_s.min(axis=(0, 2))))
 
 
 def _along_stages(
