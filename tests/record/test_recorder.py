@@ -143,7 +143,7 @@ def test_which_backwards_reduce(tmp_path, one_rank):
 
 
 def test_few_functions_are_called(tmp_path, one_rank):
-    """A microbatch of DDP calls few functions of the recorder: each costs microseconds between computes, in caches that they fill."""
+    """A microbatch of DDP calls few functions of the recorder: each costs microseconds between computes."""
     called, ours = [], str(Path(diagnose.__file__).parent)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     with Recorder(tmp_path, sample=1.0) as recorder, recorder.step(), model.no_sync():
