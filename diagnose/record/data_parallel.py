@@ -12,7 +12,7 @@ from typing import Any
 from diagnose.model.optype import Op
 from diagnose.record.clock import Mark
 from diagnose.record.hooks import Hooks
-from diagnose.record.log import Collective, Compute, Log
+from diagnose.record.log import FORWARD, Collective, Compute, Log
 
 
 class Reductions:
@@ -39,7 +39,7 @@ class Reductions:
 
     def close(self, backward: Compute) -> None:
         """Cut off what a backward waited for at its end."""
-        if self.expected and self.computed is not None and backward.end is not None:
+        if self.computed is not None and backward.end is not None:
             self.log.note_reduction(self.computed, backward.end)
             backward.end = self.computed
         self.expected, self.computed = False, None
@@ -60,7 +60,7 @@ def hook_data_parallel(hooks: Hooks, log: Log, autograd: "Autograd") -> None:
         torch.nn.parallel.DistributedDataParallel,
         "forward",
         log.beside,
-        autograd.before_replica,
+        autograd.begin_forward,
         autograd.after_replica,
     )
     hooks.around(torch.distributed.Reducer, "prepare_for_backward", log.inside, autograd.prepares)
@@ -79,7 +79,10 @@ def hook_data_parallel(hooks: Hooks, log: Log, autograd: "Autograd") -> None:
 
 
 class Autograd:
-    """Forwards and backwards where no schedule says what they are: one of each a call of `backward`."""
+    """Forwards and backwards where no schedule says what they are: one of each a call of `backward`.
+
+    Between computes nothing is in the processor's caches, and each function that is called there takes 3 us: there are few.
+    """
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -88,31 +91,36 @@ class Autograd:
         #: FSDP was seen to wait.
         self.is_sharded = False
 
-    def begin_forward(self) -> None:
-        """Begin the forward of a microbatch, if no other says what is computed."""
-        log = self.log
-        if log.driver or log.current is not None or log.step is None:
-            return
-        self.forward = log.begin_given(Op.FORWARD, log.step.n_backwards)
+    def begin_forward(self) -> bool:
+        """Begin the forward of a microbatch, if no other says what is computed; True where it is one of an evaluation.
 
-    def before_replica(self) -> bool:
-        """Begin a forward of DDP."""
-        if self.log.evaluates():
-            self.log.note_evaluation()
+        It begins where its batch came from a loader: what lies between (a teacher, a copy to the GPU) is work on it.
+        """
+        log = self.log
+        if (log.evaluated or not log.is_grad_enabled()) and log.evaluates():
+            log.note_evaluation()
             return True
-        if self.log.inside.on:
-            self.begin_forward()
+        step = log.step
+        if not log.inside.on or log.driver or log.current is not None or step is None:
+            return False
+        if log.evaluation is not None:
+            log.end_evaluation()
+        is_given = log.reads and log.given_since is log.idle_since
+        began = log.given_since if is_given and log.given_since is not None else log.clock.now()
+        self.forward = log.current = forward = Compute(FORWARD, step.n_backwards, 0, began)
+        step.computes.append(forward)
+        if step.collectives:
+            log.take_waits(forward)
         return False
 
     def prepares(self) -> None:
         """The next backward reduces gradients at its end: DDP prepares, or its user does after a forward under `no_sync`."""
         if not self.log.driver:
-            self.reductions.expected = True
+            self.reductions.expected, self.reductions.computed = True, None
 
-    def after_replica(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
-        """A forward of the training ends where the backward begins: the loss is part of it."""
-        if is_evaluation:
-            self.log.note_evaluation()
+    def after_replica(self, _is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """An evaluation goes on until here; a forward of the training ends where the backward begins: the loss is part of it."""
+        self.log.note_evaluation()
 
     def before_backward(self, tensors: Any, *_args: Any, **_kwargs: Any) -> Any:
         """Begin a backward, and end the forward before it."""
@@ -122,7 +130,11 @@ class Autograd:
             return None
         backward = None
         if not log.driver and log.backward_depth == 1:
-            backward = self._switch()
+            forward, self.forward = self.forward, None
+            if forward is None or forward is not log.current:
+                forward = self._add_forward()
+            log.step.n_backwards += 1
+            backward = log.turn(forward)
         elif log.current is None:
             return None  # a schedule that says itself what it computes
         return backward, self._await_end(tensors) if self.reductions.expected else None
@@ -133,21 +145,15 @@ class Autograd:
         node = getattr(root, "grad_fn", None)
         return node.register_prehook(self._queue) if node is not None else None
 
-    def _switch(self) -> Compute:
-        """End the forward and begin the backward."""
+    def _add_forward(self) -> Compute:
+        """Add the forward of which no wrapper was seen: it computes since the job last did something else."""
         log = self.log
         assert log.step is not None
-        number = log.step.n_backwards
-        log.step.n_backwards += 1
-        forward = self.forward if self.forward is not None and self.forward is log.current else None
-        if forward is None:
-            # No wrapper was seen: it computes since it last did something else.
-            assert log.idle_since is not None
-            forward = Compute(Op.FORWARD, number, 0, log.idle_since)
-            log.take_waits(forward)
-            log.step.computes.append(forward)
-        self.forward = None
-        return log.begin(Op.BACKWARD, number, mark=log.end(forward))
+        assert log.idle_since is not None
+        forward = Compute(FORWARD, log.step.n_backwards, 0, log.idle_since)
+        log.take_waits(forward)
+        log.step.computes.append(forward)
+        return forward
 
     def _queue(self, *_grads: Any) -> None:
         """Have autograd say when it has nothing left to run."""
@@ -168,16 +174,20 @@ class Autograd:
 
     def after_backward(self, token: Any, _result: Any) -> None:
         """End the backward."""
-        self.log.backward_depth -= 1
+        log = self.log
+        log.backward_depth -= 1
         if token is None:
             return
         backward, handle = token
         if handle is not None:
             handle.remove()
         if backward is not None:
-            self.log.end(backward)
-            self.reductions.close(backward)
-        elif self.log.backward_depth:
+            backward.end = log.idle_since = log.clock.now()
+            if log.current is backward:
+                log.current = None
+            if self.reductions.expected:
+                self.reductions.close(backward)
+        elif log.backward_depth:
             self.reductions.close_within()
 
     def begin_wait(self) -> Mark | None:
@@ -192,13 +202,9 @@ class Autograd:
 
     def _begins_with_wait(self) -> bool:
         """Begin the forward that first of all waits; False where it is none of the training."""
-        log = self.log
-        if log.evaluates():
-            log.note_evaluation()
-        elif log.inside.on:
-            self.begin_forward()
+        if not self.begin_forward() and self.log.inside.on:
             self.is_sharded = True
-        return log.current is not None
+        return self.log.current is not None
 
     def begin_wait_for_member(self, result: Any) -> Mark | None:
         """A wait for another tensor-parallel member begins: under FSDP, whose waits are taken out of computes, it may be for one.

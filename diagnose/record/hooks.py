@@ -54,6 +54,8 @@ class Hooks:
     ) -> None:
         """Call `before(*args, **kwargs)` and `after(what before gave, the result)` around a function while the switch is on.
 
+        Where `before` gives False, `after` has nothing to do and is not called.
+
         Parameters
         ----------
         before : function
@@ -87,7 +89,7 @@ class Hooks:
                 if raised is not None:
                     raised()
                 raise
-            if after is not None:
+            if after is not None and token is not False:
                 try:
                     after(token, result)
                 except Exception as error:  # noqa: BLE001 - the training goes on

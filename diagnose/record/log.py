@@ -16,15 +16,18 @@ from diagnose.model.optype import Op
 from diagnose.record.clock import Clock, Mark, Window
 from diagnose.record.hooks import Switch
 
+#: Asked of the class each takes 3 us between computes, where nothing is in the processor's caches.
+FORWARD, BACKWARD = Op.FORWARD, Op.BACKWARD
 #: Elements of a reduction of which nothing more is known than that it is one of gradients.
 MANY = 1 << 40
 #: No step has so many computes: none of its optimizers is one that a hook sees.
 MAX_COMPUTES = 20_000
+NO_OPTIMIZER = f"no optimizer has run in {MAX_COMPUTES:,} computes; expected one of torch's, or steps named by `step`"
 #: Of the pauses before a step (an evaluation waits for as many batches as it has) the last are kept.
 MAX_PAUSES = 1000
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, init=False)
 class Compute:
     """What is computed of one microbatch."""
 
@@ -34,11 +37,25 @@ class Compute:
     virtual: int
     #: `end` is None while it runs, or where nothing says when it ended.
     start: Mark
-    end: Mark | None = None
+    end: Mark | None
     #: Times within in which it waited for parameters or gradients of other ranks.
-    waits: list[tuple[Mark, Mark]] = dataclasses.field(default_factory=list)
+    waits: list[tuple[Mark, Mark]]
     #: A backward of the input's gradient alone: that of the weights comes later.
-    is_split: bool = False
+    is_split: bool
+
+    def __init__(
+        self,
+        op: Op,
+        microbatch: int,
+        virtual: int,
+        start: Mark,
+        end: Mark | None = None,
+        waits: list[tuple[Mark, Mark]] | None = None,
+        is_split: bool = False,  # noqa: FBT001, FBT002 - as a dataclass makes it, whose own takes half as long again
+    ) -> None:
+        self.op, self.microbatch, self.virtual, self.start, self.end = op, microbatch, virtual, start, end
+        self.waits = [] if waits is None else waits
+        self.is_split = is_split
 
 
 @dataclasses.dataclass(slots=True)
@@ -225,11 +242,9 @@ class Log:
         """True where no gradients are computed, or a batch is read from a new source for a model that is in evaluation."""
         if not self.is_grad_enabled():
             return True
-        return (
-            bool(self.evaluated)
-            and (source is None or self.training_input() is not source)
-            and any(map(is_in_evaluation, self._evaluated()))
-        )
+        if not self.evaluated:
+            return False
+        return (source is None or self.training_input() is not source) and any(map(is_in_evaluation, self._evaluated()))
 
     def note_evaluated(self, model: Any) -> None:
         """Note that a model is put into evaluation; one without anything to train (a teacher) never leaves it."""
@@ -262,10 +277,9 @@ class Log:
             self.note_evaluation()
         return is_evaluation
 
-    def after_evaluating(self, is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
-        """Note an evaluation after it."""
-        if is_evaluation:
-            self.note_evaluation()
+    def after_evaluating(self, _is_evaluation: bool, _result: Any) -> None:  # noqa: FBT001 - as hooks are called
+        """Note it after that."""
+        self.note_evaluation()
 
     def begin_named(self, op: Op | str) -> tuple[Op | str, int]:
         """Note that something begins which somebody has named, and which is no compute; `end_named` gets what this gives."""
@@ -299,17 +313,15 @@ class Log:
     def begin(self, op: Op, microbatch: int, virtual: int = 0, mark: Mark | None = None) -> Compute:
         """Begin a compute, now or at a mark."""
         assert self.step is not None
-        if op == Op.BACKWARD and self.evaluated:
+        if self.evaluated and op == BACKWARD:
             self.trains()
         if self.evaluation is not None:
             self.end_evaluation()
-        compute = Compute(op, microbatch, virtual, self.clock.now() if mark is None else mark)
-        self.step.computes.append(compute)
-        if len(self.step.computes) > MAX_COMPUTES:
-            raise RuntimeError(
-                f"no optimizer has run in {MAX_COMPUTES:,} computes; expected one of torch's, or steps named by `step`"
-            )
-        self.current = compute
+        self.current = compute = Compute(op, microbatch, virtual, self.clock.now() if mark is None else mark)
+        computes = self.step.computes
+        computes.append(compute)
+        if len(computes) > MAX_COMPUTES:
+            raise RuntimeError(NO_OPTIMIZER)
         return compute
 
     def batch_came(self, start_ns: int, end_ns: int, *, is_row: bool) -> None:
@@ -321,15 +333,6 @@ class Log:
                 self.idle_since = self.clock.now()
             self.given_since = self.idle_since
 
-    def begin_given(self, op: Op, microbatch: int) -> Compute:
-        """Begin a compute where its batch came from a loader: what lies between (a teacher, a copy to the GPU) is work on it."""
-        if self.evaluation is not None:
-            self.end_evaluation()
-        is_given = self.reads and self.given_since is self.idle_since
-        compute = self.begin(op, microbatch, mark=self.given_since if is_given else None)
-        self.take_waits(compute)
-        return compute
-
     def take_waits(self, compute: Compute) -> None:
         """Make collectives since a compute began waits within it: it is seen only now that it had begun."""
         assert self.step is not None
@@ -339,12 +342,26 @@ class Log:
             collective.is_within = True
             compute.waits.append((collective.start, collective.end or collective.start))
 
-    def end(self, compute: Compute) -> Mark:
-        """End a compute; gives when that was."""
-        compute.end = self.idle_since = mark = self.clock.now()
+    def turn(self, forward: Compute) -> Compute:
+        """End a forward and begin its backward, at one moment."""
+        assert self.step is not None
+        if self.evaluated:
+            self.trains()
+        if self.evaluation is not None:
+            self.end_evaluation()
+        forward.end = self.idle_since = mark = self.clock.now()
+        self.current = backward = Compute(BACKWARD, forward.microbatch, 0, mark)
+        computes = self.step.computes
+        computes.append(backward)
+        if len(computes) > MAX_COMPUTES:
+            raise RuntimeError(NO_OPTIMIZER)
+        return backward
+
+    def end(self, compute: Compute) -> None:
+        """End a compute."""
+        compute.end = self.idle_since = self.clock.now()
         if self.current is compute:
             self.current = None
-        return mark
 
     def launch(self, transfer: Transfer | None, works: Any = None) -> None:
         """Note a transfer that has been launched, where a hook saw it, and look for its end where its works are waited for."""

@@ -9,7 +9,7 @@ from typing import Any
 from diagnose.model.optype import Op
 from diagnose.record.data_parallel import Reductions
 from diagnose.record.hooks import Hooks
-from diagnose.record.log import Compute, Log, Transfer
+from diagnose.record.log import BACKWARD, FORWARD, Compute, Log, Transfer
 from diagnose.record.parallel_state import ParallelState
 
 #: What a stage lists before it communicates, and what that is.
@@ -93,7 +93,7 @@ class _Pipelining:
         return self.log.driver == "pipelining"
 
     def before_forward(self, stage: Any, fwd_chunk_id: int, *_args: Any, **_kwargs: Any) -> Compute | None:
-        return self.log.begin(Op.FORWARD, self.first + fwd_chunk_id, stage.stage_index) if self._is_ours() else None
+        return self.log.begin(FORWARD, self.first + fwd_chunk_id, stage.stage_index) if self._is_ours() else None
 
     def before_backward(
         self,
@@ -106,7 +106,7 @@ class _Pipelining:
         if not self._is_ours() or not stage.has_backward:
             return None
         self.reductions.expect(stage.submod, last_backward=last_backward)
-        backward = self.log.begin(Op.BACKWARD, self.first + bwd_chunk_id, stage.stage_index)
+        backward = self.log.begin(BACKWARD, self.first + bwd_chunk_id, stage.stage_index)
         backward.is_split = not full_backward
         return backward
 
@@ -120,13 +120,14 @@ class _Pipelining:
     def after_backward(self, compute: Compute | None, _result: Any) -> None:
         if compute is not None:
             self.log.end(compute)
-            self.reductions.close(compute)
+            if self.reductions.expected:
+                self.reductions.close(compute)
 
     def before_loss(self, _schedule: Any, stage: Any, _output: Any, _target: Any, mb_index: int, *_args: Any) -> Any:
         """The loss is part of the last stage's forward."""
         if not (self._is_ours() and stage.is_last and self.log.step is not None):
             return None
-        forward = next((c for c in reversed(self.log.step.computes) if c.op == Op.FORWARD), None)
+        forward = next((c for c in reversed(self.log.step.computes) if c.op == FORWARD), None)
         if forward is None or (forward.microbatch, forward.virtual) != (self.first + mb_index, stage.stage_index):
             return None
         self.log.current = forward

@@ -4,6 +4,7 @@ Enters: what the loop says of its steps, optimizers as they run, and the work th
 recorded, each whole, in the clock's queue.
 """
 
+import logging
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -15,6 +16,7 @@ from diagnose.record.hooks import Hooks
 from diagnose.record.log import Log, StepLog, merge
 from diagnose.record.sampling import DENSE_STEPS, MEASURED_STEPS, Sampling
 
+LOGGER = logging.getLogger("diagnose.record")
 #: Steps are left out while so many events wait to be read: the GPU, or the folder's disk, hangs.
 MAX_MOMENTS = 100_000
 #: After so many calls of `step()` without any optimizer the job has none, or none any more, and each call was a step.
@@ -156,12 +158,13 @@ class Steps:
 
     def finish(self) -> None:
         """Hand the step that is over to the thread that writes."""
-        self.log.end_evaluation()
+        if self.log.evaluation is not None:
+            self.log.end_evaluation()
         if self.on_end is not None:
             self.on_end(self.number)
         if self.log.between.on:
             self.log.put_off()
-        whole = [merge(self._parts)] if self._parts else []
+        whole = self._parts if len(self._parts) < 2 else [merge(self._parts)]
         for step in whole:
             step.n_retries = self.log.count_retries()
         self.n_done += 1
@@ -178,8 +181,15 @@ class Steps:
         elif n_left < MEASURED_STEPS:
             self.cost.end_step(is_recorded=is_recorded)
         if not n_left:
-            self.sampling = self.sampling.cut(self.cost.stop())
+            cost_share = self.cost.stop()
+            self.sampling = self.sampling.cut(cost_share)
             self._found = 0, 0, None
+            if self.sampling.n_cuts:
+                LOGGER.info(
+                    "diagnose records %.2g%% of the steps from now on: recording takes %.2g%% of each that it records",
+                    100.0 * self.sampling.part,
+                    100.0 * cost_share,
+                )
 
     def _find_window(self, step: int) -> int | None:
         """Say which window a step is recorded in; asked when the one before it ends and again when it begins."""

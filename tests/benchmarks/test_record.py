@@ -1,15 +1,22 @@
 """What recording costs: a call of a hook, and the same training with and without the recorder, in one process.
 
 Run with `pytest tests/benchmarks/test_record.py --benchmarks -s`; needs torch. Times are the processor's, of the training's thread
-alone; where there is a GPU it computes, and seconds until it has done all stand beside them. Blocks of steps with and without the
-recorder follow each other in random order, and so do two blocks without it, whose difference is the noise. No time is asserted.
+alone; where there is a GPU it computes, and seconds until it has done all stand beside them. Steps that are recorded and steps that
+are not follow each other in random order, and so do two that are not, whose difference is the noise. `AGAINST=FOLDER` names a
+folder with the `diagnose` package of an older version, for `-k within_hooks`. No time is asserted.
 """
 
 import collections
-import gc
+import contextlib
+import functools
+import importlib
+import os
 import random
+import re
+import shutil
 import statistics
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +26,11 @@ pytestmark = pytest.mark.benchmark
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BACKEND = "nccl" if DEVICE == "cuda" else "gloo"
 CLOCKS = ("of the thread", "until the GPU has done all") if DEVICE == "cuda" else ("of the thread",)
-N_ROUNDS = 40
-STEPS_IN_BLOCK = 8
+#: So long steps of each kind take turns.
+MEASURED_S = 120.0
 N_MICROBATCHES = 8
 WIDTH = 128
-#: Recorded steps in which hooks are timed, and steps before them.
+#: Steps, or rounds of steps of each kind, in which hooks are timed, and steps before them.
 N_STEPS, N_WARM = 100, 10
 #: Calls timed at once, and how often: the quickest is what a call takes where nothing else runs.
 N_CALLS, N_REPEATS = 400, 1500
@@ -107,55 +114,142 @@ def join(make, folder):
 
 @pytest.mark.parametrize("make", [data_parallel, sharded, pipeline])
 def test_overhead(make, tmp_path):
-    """Prints the step time without the recorder, and how much longer steps are with its hooks and while they are recorded."""
+    """Prints the step time where nothing is recorded, and how much longer steps are that are recorded."""
     import torch.distributed as dist
+
+    from diagnose.record import Recorder
 
     torch.set_num_threads(1)
     join(make, tmp_path)
+    recorder = Recorder(tmp_path / "trace", sample=1.0)
+    ways, rng, rounds = {"without": None, "noise": None, "recorded": recorder}, random.Random(1), []
     try:
         step = make()
-        for _ in range(4):
-            step()
-        rounds = [one_round(step, tmp_path / "trace", random.Random(n)) for n in range(N_ROUNDS)]
+        for _ in range(N_WARM):
+            one_round(step, ways, rng)
+        ends = time.monotonic() + MEASURED_S
+        while len(rounds) < 2 or time.monotonic() < ends:
+            rounds.append(one_round(step, ways, rng))
     finally:
+        recorder.close()
         dist.destroy_process_group()
     for clock, of_what in enumerate(CLOCKS):
         usual_s = statistics.median(found["without"][clock] for found in rounds)
-        print(f"\n{make.__name__}: {1e3 * usual_s:.1f} ms {of_what} a step without the recorder")
-        for way, name in (("again", "noise"), ("hooked", "hooks in place"), ("recorded", "recorded")):
-            more_s = [found[way][clock] - found["without"][clock] for found in rounds]
-            error_s = statistics.stdev(more_s) / len(more_s) ** 0.5
-            share = statistics.mean(more_s) / usual_s
-            print(f"  {name}: {1e3 * statistics.mean(more_s):+.3f} +- {1e3 * error_s:.3f} ms a step ({share:+.2%})")
-    assert len(rounds) == N_ROUNDS
+        print(f"\n{make.__name__}: {1e3 * usual_s:.1f} ms {of_what} a step that is not recorded; {len(rounds)} rounds")
+        for way in ("noise", "recorded"):
+            more_s, error_s = middle([found[way][clock] - found["without"][clock] for found in rounds])
+            print(f"  {way}: {1e3 * more_s:+.3f} +- {1e3 * error_s:.3f} ms a step ({more_s / usual_s:+.2%})")
 
 
-def one_round(step, folder, rng):
-    """Give the seconds of a step, of the thread and until all is done, by way: a block of steps each, in random order."""
-    from diagnose.record import Recorder
+def middle(values):
+    """Give the median, and its standard error where values are distributed normally."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return median, 0.93 * (high - low) / len(values) ** 0.5
 
+
+def one_round(step, ways, rng):
+    """Give the seconds of a step, of the thread and until all is done, by way, in random order."""
     found = {}
-    gc.collect()
-    gc.disable()
-    for way in rng.sample(["without", "again", "hooked", "recorded"], 4):
-        recorder = None if way in ("without", "again") else Recorder(folder)
-        if way == "hooked":
-            recorder._clock.is_paused = True  # as while a graph is captured: no step is recorded
+    for way in rng.sample(list(ways), len(ways)):
         settle()
         began, began_s = time.thread_time(), time.perf_counter()
-        for _ in range(STEPS_IN_BLOCK):
-            if recorder is None:
-                step()
-            else:
-                with recorder.step():
-                    step()
+        with ways[way].step() if ways[way] else contextlib.nullcontext():
+            step()
         took_s = time.thread_time() - began
         settle()
-        found[way] = took_s / STEPS_IN_BLOCK, (time.perf_counter() - began_s) / STEPS_IN_BLOCK
-        if recorder is not None:
-            recorder.close()
-    gc.enable()
+        found[way] = took_s, time.perf_counter() - began_s
+        rest(ways[way])
     return found
+
+
+def rest(recorder):
+    """Have a recorder note nothing until it is told of its next step."""
+    for name in ("inside", "apart", "beside") if recorder else ():
+        getattr(recorder._log, name, recorder._log.inside).on = False
+
+
+@pytest.mark.skipif("AGAINST" not in os.environ, reason="AGAINST names no older version")
+@pytest.mark.parametrize("make", [data_parallel, sharded, pipeline])
+def test_within_hooks(make, tmp_path, monkeypatch):
+    """Prints what the hooks of this version and of an older take more of a step that they record than of one that they do not.
+
+    Both are in place in one process. What they call is taken out, and what it takes to measure that is in both.
+    """
+    import torch.distributed as dist
+
+    import diagnose.record
+
+    torch.set_num_threads(1)
+    monkeypatch.syspath_prepend(tmp_path)
+    older = import_older(Path(os.environ["AGAINST"]), tmp_path / "older_diagnose")
+    taken_ns = [0]
+    for package in (diagnose.record, older):
+        time_hooks(monkeypatch, importlib.import_module(f"{package.__name__}.hooks").Hooks, taken_ns)
+    join(make, tmp_path)
+    ways = {
+        name: package.Recorder(tmp_path / name, sample=1.0)
+        for name, package in (("now", diagnose.record), ("older", older))
+    }
+    ways["now"]._steps._measure = lambda **_: None  # else it measures itself in some steps
+    rounds, rng = [], random.Random(1)
+    try:
+        step = make()
+        for _ in range(N_WARM + N_STEPS):
+            found = {}
+            for way in rng.sample(["off", *ways], 3):
+                before_ns = taken_ns[0]
+                within = timed(ways[way].step, taken_ns)() if way in ways else contextlib.nullcontext()
+                timed(within.__enter__, taken_ns)()
+                step()
+                timed(within.__exit__, taken_ns)(None, None, None)
+                found[way] = (taken_ns[0] - before_ns) / 1e3
+                rest(ways.get(way))
+            rounds.append(found)
+    finally:
+        for recorder in ways.values():
+            recorder.close()
+        dist.destroy_process_group()
+    print(f"\n{make.__name__}, us of a recorded step within hooks:")
+    for way in ways:
+        print("  {}: {:.0f} +- {:.0f}".format(way, *middle([found[way] - found["off"] for found in rounds[N_WARM:]])))
+    shares = [(found["now"] - found["off"]) / (found["older"] - found["off"]) for found in rounds[N_WARM:]]
+    print("  now / older, of each round: {:.2f} +- {:.2f}".format(*middle(shares)))
+
+
+def import_older(folder, copy):
+    """Import the recorder of an older version under another name, beside the one of now."""
+    shutil.copytree(folder / "diagnose", copy)
+    for path in copy.rglob("*.py"):
+        path.write_text(re.sub(r"\b(from|import) diagnose\b", rf"\1 {copy.name}", path.read_text()))
+    return importlib.import_module(f"{copy.name}.record")
+
+
+def time_hooks(monkeypatch, hooks, taken_ns):
+    """Have all hooks add what they take, without what they are put around."""
+    around, guarded = hooks.around, hooks.guarded
+
+    def timed_around(self, owner, name, *more):
+        if hasattr(owner, name):
+            setattr(owner, name, timed(getattr(owner, name), taken_ns, -1))
+            around(self, owner, name, *more)
+            setattr(owner, name, timed(getattr(owner, name), taken_ns))
+
+    monkeypatch.setattr(hooks, "around", timed_around)
+    monkeypatch.setattr(hooks, "guarded", lambda *more: timed(guarded(*more), taken_ns))
+
+
+def timed(function, taken_ns, sign=1):
+    """Make a function that does the same, and adds what that takes."""
+
+    @functools.wraps(function, updated=())
+    def call(*args, **kwargs):
+        began = time.perf_counter_ns()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            taken_ns[0] += sign * (time.perf_counter_ns() - began)
+
+    return call
 
 
 def settle():

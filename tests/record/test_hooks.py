@@ -38,6 +38,15 @@ def test_before_and_after(failures):
     hooks.undo()
 
 
+def test_nothing_to_do_afterwards(failures):
+    """Where the first of the two gives False the second is not called."""
+    seen, switch, hooks = [], Switch(), Hooks(failures.append)
+    switch.on = True
+    hooks.around(Target, "double", switch, lambda _self, x: x > 1, lambda token, result: seen.append((token, result)))
+    assert [Target().double(x) for x in (1, 2)] == [2, 4] and seen == [(True, 4)]
+    hooks.undo()
+
+
 @pytest.mark.parametrize("broken", ["before", "after"])
 def test_a_broken_hook(failures, broken):
     """A hook that raises is reported, and the function still runs exactly once."""

@@ -142,6 +142,21 @@ def test_which_backwards_reduce(tmp_path, one_rank):
             assert [one.n_elements == MANY for one in noted] == [True] * reduces
 
 
+def test_few_functions_are_called(tmp_path, one_rank):
+    """A microbatch of DDP calls few functions of the recorder: each costs microseconds between computes."""
+    called, ours = [], str(Path(diagnose.__file__).parent)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+    with Recorder(tmp_path, sample=1.0) as recorder, recorder.step(), model.no_sync():
+        for _ in range(2):
+            called.clear()
+            sys.setprofile(lambda frame, event, _arg: called.append((frame.f_code.co_filename, event)))
+            try:
+                model(torch.ones(1, 2)).sum().backward()
+            finally:
+                sys.setprofile(None)
+    assert 0 < sum(file.startswith(ours) and event == "call" for file, event in called) <= 11
+
+
 def test_what_stops_the_host(tmp_path):
     """Collections, waits for input and saving are rows of their length, in the step they belong to."""
     weight = torch.ones(2, requires_grad=True)

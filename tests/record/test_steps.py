@@ -415,8 +415,9 @@ def test_an_optimizer_that_runs_no_more(tmp_path, monkeypatch):
     assert {n: len(of_step) for n, of_step in steps_of(tmp_path).items()} == {0: 3} | dict.fromkeys(range(1, 9), 2)
 
 
-def test_recording_that_costs_much(tmp_path):
-    """Where times take long to be taken fewer steps are recorded than were asked for, and the metadata say so."""
+def test_recording_that_costs_much(tmp_path, caplog):
+    """Where times take long to be taken fewer steps are recorded than were asked for, and the log and the metadata say so."""
+    caplog.set_level("INFO", logger="diagnose.record")
     training = Training()
 
     def take_long():
@@ -431,6 +432,7 @@ def test_recording_that_costs_much(tmp_path):
                 training.optimizer.step()
     assert set(steps_of(tmp_path)) >= set(range(200)) and len(steps_of(tmp_path)) < 210
     assert recorded(tmp_path)["sample"] < 0.01
+    assert sum("of the steps from now on" in record.message for record in caplog.records) == 1
 
 
 def recorded(folder):
