@@ -52,6 +52,8 @@ class Case:
     fault: str
     gain: float
     onset: int | None
+    #: That of the first step from which on a window costs what is looked for, where the fault grows.
+    dear: int | None
     recovery: int | None
     job: RecordedJob
 
@@ -82,31 +84,31 @@ def draw_case(number: int, seed: int, n_windows: int, folder: Path) -> Case:
             onset, recovery = first * WINDOW_STEPS + within, last * WINDOW_STEPS + within if ends else None
             fault = dataclasses.replace(fault, onset=onset, recovery=recovery)
     trace = generate(spec, [fault] if fault else []).trace
-    slow = np.zeros(0, dtype=np.int64) if fault is None else list_slow(spec, fault)
+    slow, dear = (np.zeros(0, dtype=np.int64), 0) if fault is None else list_slow(spec, fault)
     ends = fault is not None and fault.recovery is not None
     return Case(
         spec.name,
         fault.full_kind if fault else "sound",
         gain,
         int(slow[0]) // WINDOW_STEPS if len(slow) else None,
+        dear // WINDOW_STEPS if len(slow) else None,
         (int(slow[-1]) + 1) // WINDOW_STEPS if len(slow) and ends else None,
         RecordedJob(trace, folder / spec.name),
     )
 
 
-def list_slow(spec: JobSpec, fault: Fault) -> np.ndarray:
+def list_slow(spec: JobSpec, fault: Fault) -> tuple[np.ndarray, int]:
     """List the steps that a fault lengthens by a hundredth and more: what comes seldom begins later than it could.
 
-    What grows begins where the steps of a window from there on cost as much as is looked for.
+    Beside them the first from which on the steps of a window cost as much as is looked for.
     """
     sound = draw_inputs(spec)
     without_s, with_s = (simulate(inputs).step_s for inputs in (sound, fault.apply(sound)))
     slow = np.flatnonzero(with_s > 1.01 * without_s)
-    lost_s, all_s = (
-        np.convolve(of_step, np.ones(WINDOW_STEPS))[WINDOW_STEPS - 1 :] for of_step in (with_s - without_s, with_s)
-    )
+    of_window = np.ones(WINDOW_STEPS)
+    lost_s, all_s = (np.convolve(of_step, of_window)[WINDOW_STEPS - 1 :] for of_step in (with_s - without_s, with_s))
     dear = np.flatnonzero(lost_s >= LEAST_GAIN * all_s)
-    return slow[slow >= dear[0]] if len(dear) else slow
+    return slow, int(slow[slow >= dear[0]][0]) if len(dear) and len(slow) else 0
 
 
 def _draw_fault(cause: str, spec: JobSpec, rng: np.random.Generator) -> tuple[Fault | None, float]:
@@ -296,7 +298,7 @@ def judge(case: Case, told: Told, figures: Figures) -> str:
         figures.n_told_once += len(during) == 1
         if during:
             first = told.episodes[during[0]]
-            figures.delays.append(told.began[during[0]] - onset)
+            figures.delays.append(max(told.began[during[0]] - (case.dear or onset), 0))
             cause = case.fault.partition("/")[0]
             last = [told.causes.get(told.episodes[i]["name"], "") for i in during]
             figures.n_named += told.episodes[during[0]]["cause"] == cause
