@@ -19,7 +19,8 @@ READS_AS = {
     "stage.worker_doubt": "how probable it is that the long stage is its one worker, slow since the first step: with one dp rank "
     "they look the same; misleads where forward and backward are long by very different ratios, as with a loss",
     "stage.change_doubt": "how probable it is that the long stage is no layout, as it is far longer at one end of the trace than "
-    "at the other, beyond noise; 0 where it is as long all the time; misleads beside a fault of this stage that begins later",
+    "at the other, beyond noise, or on all dp ranks in some steps than in others; 0 where it is as long all the time; misleads "
+    "beside a fault of this stage that begins later",
 }
 #: With one dp rank: a study has twenty uneven stages for each slow worker, but the slow workers are the severe ones.
 WORKER_CHANCE = 0.3
@@ -27,6 +28,13 @@ WORKER_CHANCE = 0.3
 #: and recorded jobs to 0.66. Less is certain to be no layout from `CHANGED` on; so many deviations are no noise.
 STEADY, CHANGED, CHANGE_DEVIATIONS = 0.5, 0.25, 5.0
 MIN_THIRD = 3
+#: Stages are even where the longest is by less longer (as the rule).
+EVEN = 0.03
+#: What all dp ranks have in common in how much longer it is from step to step, as part of that: 38 uneven stages, recorded and
+#: made, to 0.07, as layers do not move; hot experts 0.3.
+VARIES, MOVES = 0.2, 0.3
+#: ... with these parts of the steps cut off at either end.
+CUT_SHARE = 0.1
 #: Other stages are long, too, where they are above the usual one by this part of what the longest is, and are not most of all.
 BESIDE_LONGEST_SHARE = 0.6
 ORDINARY_QUANTILE = 0.25
@@ -61,12 +69,32 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
         )
     found["stage.contradicted_share"] = Feature(contradicted)
     found["stage.worker_doubt"] = Feature(WORKER_CHANCE if n_dp == 1 else 0.0)
-    steps_s = nan_median(as_peers_s, axis=(2, 4)).sum(axis=0)[:, np.argsort(breakdown.steps)]
-    load_s = steps_s.reshape(-1, n_stages, steps_s.shape[-1]).sum(axis=0)
+    of_steps, of_ranks = (nan_median(as_peers_s, axis=axis).sum(axis=0) for axis in ((2, 4), 2))
+    load_s = of_steps[:, np.argsort(breakdown.steps)].reshape(-1, n_stages, of_steps.shape[1]).sum(axis=0)
+    rank_s = of_ranks.reshape(-1, n_stages, *of_ranks.shape[1:]).sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        excess = load_s[worst] / load_s[others].mean(axis=0) - 1.0
-    found["stage.change_doubt"] = Feature(_doubt_change(excess))
+        excess, of_rank = (of[worst] / of[others].mean(axis=0) for of in (load_s, rank_s))
+        found["stage.change_doubt"] = Feature(max(_doubt_change(excess - 1.0), _doubt_moving(np.log(of_rank))))
     return found
+
+
+def _doubt_moving(longer: Seconds) -> float:
+    """Say how probable it is that a stage is no layout, as it is longer in some steps than in others on all dp ranks.
+
+    `longer` are logarithms of how many times as long as the others it is, shape (n_steps, n_dp).
+    """
+    longer = longer[np.isfinite(longer).all(axis=1)]
+    n_steps, n_dp = longer.shape
+    if n_steps < 2 * MIN_THIRD or n_dp == 1:
+        return 0.0
+    usual = float(np.median(longer))
+    if usual < EVEN:
+        return 0.0
+    longer = np.clip(longer, *np.quantile(longer, [CUT_SHARE, 1.0 - CUT_SHARE], axis=0))
+    of_pairs = np.cov(longer.T)
+    in_common = (of_pairs.sum() - np.trace(of_pairs)) / (n_dp * (n_dp - 1))
+    moves = np.sqrt(max(float(in_common), 0.0)) / usual
+    return TOSS_UP * float(np.clip((moves - VARIES) / (MOVES - VARIES), 0.0, 1.0))
 
 
 def _doubt_change(excess: Seconds) -> float:
