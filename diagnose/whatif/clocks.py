@@ -85,10 +85,13 @@ def estimate_clocks(blocks: Sequence[tuple[Block, Graph]], *, may_move: bool = T
     """
     forward_s = min(_typical_forward(block) for block, _ in blocks)
     least_s = max(MIN_OFFSET_S, MIN_OFFSET_SHARE * forward_s)
-    if not may_move or not _estimate(blocks, least_s, MAX_STEPS_MOVING)[1].any():
-        return Clocks(_estimate(blocks, least_s, MAX_STEPS)[0])
-    usual_s, moved_s = _estimate(blocks, least_s, None)
-    return Clocks(usual_s, np.sort(np.concatenate([block.steps for block, _ in blocks])), moved_s)
+    if may_move:
+        usual_s, moved_s = _estimate(blocks, least_s, MAX_STEPS_MOVING)
+        if moved_s.any() and any(len(block.steps) > MAX_STEPS_MOVING for block, _ in blocks):
+            usual_s, moved_s = _estimate(blocks, least_s, None)
+        if moved_s.any():
+            return Clocks(usual_s, np.sort(np.concatenate([block.steps for block, _ in blocks])), moved_s)
+    return Clocks(_estimate(blocks, least_s, MAX_STEPS)[0])
 
 
 def _estimate(blocks: Sequence[tuple[Block, Graph]], least_s: float, most_steps: int | None) -> tuple[Seconds, Seconds]:
