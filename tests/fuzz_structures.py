@@ -68,7 +68,18 @@ JOB_VALUES: list[Any] = [
 JOB_KEYS = [
     *("job_id", "name", "dp_size", "pp_size", "tp_size", "cp_size", "dsp_size", "vpp_size", "world_size", "ep_size"),
     *("layers_per_stage", "schedule", "steps_total", "started_at", "finished_at", "owner", "framework", "gpu_type"),
-    *("n_hosts", "has_cuda", "saves", "reads_input", "loader", "alloc_conf", "unit", "sample", "trial_name"),
+    *(
+        "n_hosts",
+        "has_cuda",
+        "saves",
+        "reads_input",
+        "records_gc",
+        "loader",
+        "alloc_conf",
+        "unit",
+        "sample",
+        "trial_name",
+    ),
 ]
 
 

@@ -30,8 +30,8 @@ STEADY, CHANGED, CHANGE_DEVIATIONS = 0.5, 0.25, 5.0
 MIN_THIRD = 3
 #: Stages are even where the longest is by less longer (as the rule).
 EVEN = 0.03
-#: What all dp ranks have in common in how much longer it is from step to step, as part of that: 38 uneven stages, recorded and
-#: made, to 0.07, as layers do not move; hot experts 0.3.
+#: What all dp ranks have in common in how much longer it is from step to step, as part of that: of 48 uneven stages, recorded and
+#: made, to 0.07, as layers do not move; of hot experts 0.3 (one job).
 VARIES, MOVES = 0.2, 0.3
 #: ... with these parts of the steps cut off at either end.
 CUT_SHARE = 0.1
