@@ -133,6 +133,14 @@ def test_a_moving_clock_is_no_slow_network(name: str, how: str) -> None:
         assert after.recoverable == pytest.approx(before.recoverable, abs=0.005)
 
 
+@pytest.mark.parametrize(("share", "moves"), [(0.015, False), (0.03, True)])
+def test_ranks_that_end_apart_by_little_of_a_step(share: float, *, moves: bool) -> None:
+    """Dp ranks meet once a step: what they end apart by costs no more than that, and may be a GPU that they share."""
+    job = make(dataclasses.replace(SPECS["one stage"], steps=24))
+    off_s = share * float(np.median(job.truth.step_time_s)) * MOVES["jump"](np.linspace(0.0, 1.0, 24))
+    assert bool(len(measure(move(job.trace, (2, 0), off_s)).clocks.steps)) == moves
+
+
 def test_one_host_has_one_clock() -> None:
     """Ranks of one host that end apart for some steps share something else."""
     spec = dataclasses.replace(SPECS["two stages"], steps=24)
