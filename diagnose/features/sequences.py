@@ -7,7 +7,7 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
 from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.numerics.chance import TOSS_UP
-from diagnose.numerics.robust import nan_median
+from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -20,6 +20,9 @@ READS_AS = {
     "sequence.other_doubt": "how probable it is that no documents are long: what microbatches differ by, their ranks have in one "
     "step and the next, or there is one stage, and forward and backward of a microbatch are no more alike than a busy host makes "
     "neighbours; misleads where a rank has long documents for many steps",
+    "sequence.paused_doubt": "how probable it is that a process was stopped where a microbatch is long: with one stage few are "
+    "long, the rest is even, and as many forwards are longer by as much whose backwards are not; misleads where collections and "
+    "few long documents meet",
     "sequence.worker_doubt": "how probable it is that ranks that are taken for those with longer documents are slow by themselves: "
     "these documents are longer all the time, so that nothing tells what they cost; misleads never",
     "sequence.one_stage": "1 with one pipeline stage, else 0; misleads never",
@@ -45,6 +48,9 @@ BUSY_ALIKE, DOCUMENTS_ALIKE, BUSY_CHANCE = 0.7, 0.8, TOSS_UP
 NEXT_LEAST, NEXT_ALIKE = 0.25, 0.5
 #: Who is slow and who has longer documents, both all the time, are mostly the same because documents cost time.
 WORKER_CHANCE = 0.3
+#: Up to this part of the microbatches are few; so many deviations stand out. Half as many forwards that are longer by as much, up
+#: to such a factor, while their backwards are not, were stopped: no document is short backwards.
+FEW_SHARE, STANDS_OUT, ALSO_PAUSED, ALIKE_RATIO = 0.125, 6.0, 0.5, 2.0
 #: The tail of the lengths: one microbatch in a hundred is longer.
 TAIL_QUANTILE = 0.99
 
@@ -65,6 +71,7 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
             Feature.missing("there is one stage") if breakdown.stage_share is None else Feature(breakdown.stage_share)
         ),
         "sequence.other_doubt": _doubt(breakdown),
+        "sequence.paused_doubt": Feature(_doubt_documents(breakdown)),
         "sequence.worker_doubt": Feature(WORKER_CHANCE if np.any(breakdown.microbatch_told != 1.0) else 0.0),
         "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
         "sequence.tokens_fit": fit_tokens(breakdown, trace),
@@ -88,6 +95,23 @@ def _doubt(breakdown: Breakdown) -> Feature:
         unsure = np.clip((DOCUMENTS_ALIKE - alike) / (DOCUMENTS_ALIKE - BUSY_ALIKE), 0.0, 1.0)
         doubt = max(doubt, BUSY_CHANCE * float(min(unsure, _near_in_time(breakdown))))
     return Feature(doubt)
+
+
+def _doubt_documents(breakdown: Breakdown) -> float:
+    """Say how probable it is that long microbatches are stopped ones, as forwards beside them are that no row tells of."""
+    if breakdown.has_token_costs or breakdown.compute_s.shape[1] > 1:
+        return 0.0
+    times_s = breakdown.compute_s[:2, 0]
+    longer_s = times_s - nan_median(times_s, axis=(1, 2, 3), keepdims=True)
+    deviations_s = [[[[robust_deviation(of[np.isfinite(of)])]]] for of in longer_s]
+    is_long = longer_s > STANDS_OUT * np.array(deviations_s)
+    both = is_long.all(axis=0)
+    if not both.any() or np.mean(both) > FEW_SHARE:
+        return 0.0
+    usual_s = float(np.median(longer_s.sum(axis=0)[both]))
+    paused_s = longer_s[0][is_long[0] & ~is_long[1] & ~breakdown.stalls.recorded_inside[0, 0]]
+    n_paused = np.sum((paused_s >= usual_s / ALIKE_RATIO) & (paused_s <= usual_s * ALIKE_RATIO))
+    return TOSS_UP if n_paused >= ALSO_PAUSED * both.sum() else 0.0
 
 
 def _near_in_time(breakdown: Breakdown) -> float:

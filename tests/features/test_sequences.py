@@ -12,7 +12,9 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.features.sequences import BUSY_CHANCE, LASTING_CHANCE, measure_sequences
-from tests.features.hand import STEPS, components
+from diagnose.model.stalls import StallKind
+from diagnose.numerics.chance import TOSS_UP
+from tests.features.hand import N_STEPS, STEPS, components, stalls
 from tests.judge.cases import measure, measured
 
 
@@ -31,7 +33,7 @@ def test_too_few_microbatches() -> None:
     """Where neither could be measured all are missing, with the reason."""
     trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
     found = measure_sequences(components(forward_backward_correlation=None, microbatch_spread=None), trace)
-    assert len(found) == 10
+    assert len(found) == 11
     assert all(feature.value is None and "microbatches" in feature.reason for feature in found.values())
 
 
@@ -128,3 +130,28 @@ def test_most_replicas_that_fall_behind_have_no_long_documents() -> None:
     assert causes[0].cause == "unknown"
     assert all(cause.cause != "sequence-imbalance" for cause in causes)
     assert "tokens" in causes[0].evidence[-1].text
+
+
+@pytest.mark.parametrize(
+    ("stopped", "recorded", "doubt"),
+    [(1.0, False, TOSS_UP), (1.0, True, 0.0), (0.25, False, 0.0), (0.0, False, 0.0)],
+    ids=["as many forwards alone", "gc rows tell of them", "few forwards alone", "none"],
+)
+def test_stopped_processes_look_like_few_long_documents(stopped: float, *, recorded: bool, doubt: float) -> None:
+    """With one stage some microbatches are long both ways; where as many forwards alone are, for as long, a process was stopped."""
+    rng = np.random.default_rng(7)
+    compute_s = rng.normal([[[[[1.0]]]], [[[[2.0]]]]], 0.01, (2, 1, 2, N_STEPS, 4))
+    compute_s[:, 0, 1, 2:6, 0] += 3.0  # as long as the documents of a microbatch say, both ways
+    n_stopped = int(stopped * 4)
+    compute_s[0, 0, 0, 2 : 2 + n_stopped, 1] += 5.0
+    places = {(0, 0, 0, step, 1): (5.0, StallKind.COLLECTION) for step in range(2, 2 + n_stopped)}
+    parts = components(
+        n_stages=1,
+        n_dp=4,
+        compute_s=compute_s,
+        stalls=stalls(compute_s.shape, places, recorded=places if recorded else ()),
+        forward_backward_correlation=0.9,
+        microbatch_spread=0.2,
+    )
+    trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
+    assert measure_sequences(parts, trace)["sequence.paused_doubt"].value == doubt
