@@ -241,8 +241,9 @@ def _without_documents(logs: Seconds, documents: Seconds, there: Bools) -> Secon
 
 def _contrast(logs: Seconds, there: Bools) -> Seconds:
     """Say how each microbatch differs from the others of its worker and step (log); 0 where a compute is missing."""
-    # What a place has in every step and on every rank belongs to the schedule.
-    logs = keep_where(there, logs - nan_median(logs, axis=(3, 4), keepdims=True))
+    # What a place has in every step belongs to the schedule, or to its worker: each step is routed anew.
+    of_each = 3 if logs.shape[3] >= ENOUGH_STEPS else (3, 4)
+    logs = keep_where(there, logs - nan_median(logs, axis=of_each, keepdims=True))
     width = np.array([robust_deviation(take_where(there, of_direction)) for of_direction in logs])[
         :, None, None, None, None
     ]

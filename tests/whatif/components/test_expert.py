@@ -55,6 +55,7 @@ def test_groups_are_learned() -> None:
         pytest.param((4, 1, 16, 4), id="what a worker has in all microbatches of a step"),
         pytest.param((4, 8, 1, 1), id="what a place has in all steps"),
         pytest.param((4, 1, 1, 4), id="a slow worker"),
+        pytest.param((4, 8, 1, 4), id="what a worker has in one microbatch of all steps"),
     ],
 )
 def test_what_is_no_expert(axes: tuple[int, ...]) -> None:
