@@ -105,8 +105,8 @@ ALIKE_RATIO = 2.0
 #: quarter of the seconds: on real busy hosts up to 1.3, late loaders 1.8 and more.
 BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.25, 0.75
 #: Waits are at the first forwards of steps from this part of their seconds on, as in the rule; a worker waits seldom in up to this
-#: part of the steps, and from the next on often. All five real jobs in which Python collects had that between steps; a sixth that
-#: collected in every second step had waits in 0.525 of them.
+#: part of the steps, or inside forwards, which then began with their batch, fading up to the next. All five real jobs in which
+#: Python collects had that between steps; a sixth that collected every second step had pauses inside forwards in 0.525 of them.
 FIRST_SHARE, SELDOM_SHARE, OFTEN_SHARE, COLLECTED_CHANCE = 0.7, 0.5, 0.8, TOSS_UP
 #: From so many times the variance of chance on, the workers that wait in a step do so together: for a storage that they share.
 TOGETHER_RATIO = 1.8
@@ -302,7 +302,9 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, r
     hits = waited_s > _least_length(waited_s)
     in_step: Bools = np.any(hits, axis=(0, 2))
     often = float(hits.mean(axis=1).max())
-    seldom = float(np.clip((OFTEN_SHARE - often) / (OFTEN_SHARE - SELDOM_SHARE), 0.0, 1.0))
+    inside_s = breakdown.stalls.inside_s[breakdown.stalls.of_kind(StallKind.INPUT)[0]].sum()
+    most = OFTEN_SHARE if inside_s > HALF_SHARE * waited_s.sum() else SELDOM_SHARE
+    seldom = float(often <= SELDOM_SHARE or np.clip((most - often) / (OFTEN_SHARE - SELDOM_SHARE), 0.0, 1.0))
     in_time = np.argsort(breakdown.steps, kind="stable")
     _, regularity, chance = find_period(breakdown.steps[in_time], in_step[in_time])
     is_one = hits.any(axis=1).sum() == 1

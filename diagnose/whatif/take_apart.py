@@ -20,7 +20,7 @@ from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.start_delay import find_late_starts
-from diagnose.whatif.components.step import find_slow_steps, without_microbatches
+from diagnose.whatif.components.step import find_slow_steps, find_usual_steps, without_microbatches
 from diagnose.whatif.components.worker import Draws, find_slow_workers, measure_draws, slow_throughout, slow_with
 from diagnose.whatif.computes import gather_computes, gather_seconds
 from diagnose.whatif.delays import delay_excess
@@ -187,15 +187,19 @@ def _find_factors(
     typical_s, optimizer_tells = find_usual_durations(observed, by_step, order, n_stages)
     drawn, more = measure_draws(own_s[:, 0][:, :, order]), 1.0 if draws is None else nan_median(draws, axis=0)
     pace = by_step / typical_s[:, :, None, None]
-    step_ratio = find_slow_steps(pace)
+    usual = find_usual_steps(pace, order)
+    if not usual.all():
+        typical_s = typical_s * nan_median(pace[:, :, usual], axis=(1, 2, 3))[:, None]
+        pace = by_step / typical_s[:, :, None, None]
+    step_ratio = find_slow_steps(pace, usual)
     workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn)
     if workers.slow.any() and not optimizer_tells.any():
         # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
         quick = np.where(workers.ratio > 1.0, np.nan, by_step)
-        of_quick = lower_median(nan_median(quick, axis=2), axis=2)
+        of_quick = lower_median(nan_median(quick[:, :, usual], axis=2), axis=2)
         typical_s = np.where(of_quick > 0, of_quick, typical_s)
         pace = by_step / typical_s[:, :, None, None]
-        step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace))
+        step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace), usual)
         workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn, workers.ratio)
     uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
     left = _without_workers(uneven_s, typical_s, step_ratio, workers)

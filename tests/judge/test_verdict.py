@@ -19,6 +19,7 @@ from diagnose.faults.generate import generate
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.sequence_imbalance import SequenceImbalance
+from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
@@ -972,6 +973,19 @@ def test_unknown_time_has_place_and_onset() -> None:
     assert (cause.when.pattern, cause.when.onset_step) == ("onset", int(spec.step_numbers()[4]))
     (cause,) = silent(measured(SPEC, STAGE).analysis).causes
     assert cause.where.stages == (SPEC.pp - 1,)
+
+
+@pytest.mark.parametrize("onset", [10, 22], ids=["most steps", "few steps"])
+def test_a_job_that_gets_slower_for_good_says_since_when(onset: int) -> None:
+    """All computes take 1.3 times as long from a step on, as with less power: what that costs is known whenever it began."""
+    spec = dataclasses.replace(SPEC, steps=32)
+    inputs = draw_inputs(spec)
+    slower = dataclasses.replace(inputs, work_s=inputs.work_s * np.where(np.arange(32) >= onset, 1.3, 1.0)[:, None])
+    (cause,) = diagnose_table(generate(spec, healthy=slower).trace).causes
+    assert (cause.cause, cause.when.pattern) == ("unknown", "onset")
+    assert cause.when.onset_step == int(spec.step_numbers()[onset])
+    with_s, without_s = (float(simulate(one).step_s.sum()) for one in (slower, inputs))
+    assert cause.recoverable == pytest.approx(1.0 - without_s / with_s, abs=0.01)
 
 
 @pytest.mark.parametrize(("waits_s", "named"), [((0.56, 0.66, 0.5), []), ((0.0, 0.66, 0.0), [(1, 0)])])

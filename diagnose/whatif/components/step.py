@@ -7,7 +7,8 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.feature import Features
 from diagnose.model.stalls import TOGETHER_SHARE, StallKind
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.numerics.change_points import BOUND_QUANTILES, place_changes
 from diagnose.numerics.robust import median
 from diagnose.whatif.components.attribution import MANY_A_STEP, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
@@ -22,6 +23,9 @@ MORE_WORK_SHARE = 0.5
 #: ... or where all workers and both directions have this part of it in common: 0.88 to 0.98 where the batches of all ranks were
 #: longer in the same steps (real jobs), up to 0.77 on busy hosts.
 SHARED_SHARE = 0.85
+#: A job gets slower for good where at least so many steps, and this part of them, are quicker; all but a few steps are on their
+#: side of the middle, and computes of both directions take so much longer.
+LEAST_BEFORE, LEAST_BEFORE_SHARE, FEW_BETWEEN, LEAST_RISE = 8, 0.1, 0.1, 1.05
 #: Fewer workers than this do nothing together.
 MIN_TOGETHER = 3
 
@@ -47,15 +51,42 @@ class StepPart(Part):
         return work / mix(lanes, np.where(self._slow[place[0], steps, None], ratio, 1.0), 1.0)
 
 
-def find_slow_steps(pace: Seconds) -> Seconds:
-    """Say how long all computes of a step are against the usual step: shape (2, n_steps)."""
+def find_slow_steps(pace: Seconds, usual: Bools | None = None) -> Seconds:
+    """Say how long all computes of a step are against the usual step: shape (2, n_steps); `usual` are those that count as such."""
+    ratio = _pace_of_steps(pace)
+    return np.asarray(ratio / median(ratio if usual is None else ratio[:, usual], axis=1, keepdims=True))
+
+
+def find_usual_steps(pace: Seconds, order: Ints) -> Bools:
+    """Mark the steps that say what is usual, shape (n_steps,): all, or those before most steps of the job are slow for good.
+
+    What most steps take is no reference where that they take it is what was lost. `order` puts the steps in time.
+    """
+    log = np.log(_pace_of_steps(pace)[:, order])
+    n_steps = log.shape[1]
+    usual = np.ones(n_steps, dtype=bool)
+    both = log.mean(axis=0)
+    if n_steps < 2 * LEAST_BEFORE:
+        return usual
+    (since,) = place_changes(np.clip(both, *np.quantile(both, BOUND_QUANTILES)), 1)
+    if since < max(LEAST_BEFORE, LEAST_BEFORE_SHARE * n_steps) or 2 * since >= n_steps:
+        return usual
+    before, after = median(log[:, :since], axis=1), median(log[:, since:], axis=1)
+    rises, middle = after - before, float((before + after).mean()) / 2.0
+    apart = max(np.mean(both[:since] > middle), np.mean(both[since:] < middle)) <= FEW_BETWEEN
+    if apart and rises.mean() >= np.log(LEAST_RISE) and rises.min() >= rises.mean() / 2.0:
+        usual[order[since:]] = False
+    return usual
+
+
+def _pace_of_steps(pace: Seconds) -> Seconds:
+    """Say how long all computes of a step are, shape (2, n_steps)."""
     n_steps = pace.shape[2]
     ordered = np.sort(np.moveaxis(pace, 2, 1).reshape(len(pace), n_steps, -1), axis=2)  # NaN last
     count = np.maximum((~np.isnan(ordered)).sum(axis=2, keepdims=True), 1)
     # Of the quickest third: a fault may slow more than half of the workers, and is none of the step's.
     ratio = np.take_along_axis(ordered, (count - 1) // 3, axis=2)[:, :, 0]
-    ratio = np.where(ratio > 0, ratio, 1.0)
-    return np.asarray(ratio / median(ratio, axis=1, keepdims=True))
+    return np.asarray(np.where(ratio > 0, ratio, 1.0))
 
 
 def without_microbatches(step_ratio: Seconds, error: float) -> Seconds:

@@ -41,7 +41,13 @@ from diagnose.whatif.components.pause import _keep_in_work, _measure_noise, find
 from diagnose.whatif.components.queue import QueuePart
 from diagnose.whatif.components.stage import StagePart, _quick_ranks, find_usual_durations
 from diagnose.whatif.components.start_delay import _is_beginning, find_late_starts
-from diagnose.whatif.components.step import StepPart, attribute_to_plan, find_slow_steps, without_microbatches
+from diagnose.whatif.components.step import (
+    StepPart,
+    attribute_to_plan,
+    find_slow_steps,
+    find_usual_steps,
+    without_microbatches,
+)
 from diagnose.whatif.components.worker import _are_slow_often, _why_unmeasured
 from diagnose.whatif.graph import Ragged
 from tests.features.hand import N_STEPS, components
@@ -125,6 +131,32 @@ def test_a_slow_step_against_the_usual_one() -> None:
     pace[0, 0, 4] = NAN
     assert find_slow_steps(pace)[1].tolist() == [1.0, 2.0, 1.0, 2.0, 1.0]
     assert find_slow_steps(pace)[0, 4] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("slow", "quick_ones", "forwards_only", "n_usual"),
+    [
+        ((12, 40), 0, False, 12),
+        ((12, 40), 2, False, 12),
+        ((12, 40), 8, False, 40),
+        ((12, 40), 0, True, 40),
+        ((5, 40), 0, False, 40),
+        ((24, 40), 0, False, 40),
+        ((0, 24), 0, False, 40),
+    ],
+    ids=["most steps", "but for a few", "now and then", "forwards", "all but the first", "few steps", "until then"],
+)
+def test_a_job_that_gets_slower_for_good(
+    slow: tuple[int, int], quick_ones: int, *, forwards_only: bool, n_usual: int
+) -> None:
+    """What most steps take is usual, unless they are slow, in both directions, from one step on to the end."""
+    rng, order = np.random.default_rng(4), np.random.default_rng(5).permutation(40)
+    pace = rng.normal(1.0, 0.01, (2, 2, 40, 4))
+    pace[: 1 if forwards_only else 2, :, slice(*slow)] *= 1.3
+    pace[:, :, 20 : 20 + quick_ones] /= 1.3
+    usual = find_usual_steps(pace[:, :, np.argsort(order)], order)
+    assert usual.sum() == n_usual
+    assert usual[order[:n_usual]].all()
 
 
 def test_long_documents_make_steps_long() -> None:
