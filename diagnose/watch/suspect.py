@@ -97,7 +97,8 @@ def _find_explaining(
 ) -> Course | None:
     """Find the episode that may cost what is found since a window: steps take no longer than with it, or longer than for this.
 
-    Where both began at once, steps with it take as long as usual and what it costs; of two imbalances one is the other's name.
+    Where both began at once, steps with it take as long as usual and what it costs. Of two imbalances one is the other's name: no
+    layout of stages begins in a job, and what is uneven makes some windows longer than others. That it grows is told.
     """
     if began < FIRST_WINDOWS or window.step_s is None:
         return None
@@ -108,8 +109,8 @@ def _find_explaining(
             level_s = _highest(levels_s if is_rest else levels_s[-LEVEL_WINDOWS:])
             is_why = RENAMED_RATIO * found.gain * window.step_s >= window.step_s - level_s
         else:
-            level_s = usual_s / (1.0 - course.episode.gain)
-            is_why = not are_imbalances(course.episode.cause, found.cause.cause)
+            level_s, is_why = usual_s / (1.0 - course.episode.gain), True
+        is_why &= not are_imbalances(course.episode.cause, found.cause.cause)
         may_be = course.n_gone or is_rest or may_share(course.episode.where, found.cause.where)
         if may_be and not (has_risen(window, level_s) and is_why):
             return course

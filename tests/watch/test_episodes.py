@@ -1,5 +1,6 @@
 """What windows make of episodes, without a job."""
 
+import pytest
 from msgspec.structs import replace
 
 from diagnose.model.cause import Alternative, KeptCause, When
@@ -184,6 +185,18 @@ def test_two_names_of_one_fault_since_the_same_window_are_told_once():
     assert (course.episode.cause, course.episode.beside) == ("stage-imbalance", ("expert-imbalance",))
     [only] = after[-1].list_all()
     assert (only.cause, only.beside, only.recovered_step) == ("expert-imbalance", ("stage-imbalance",), 260)
+
+
+@pytest.mark.parametrize(("cause", "n_told"), [("stage-imbalance", 1), ("garbage-collection", 2)])
+def test_of_two_imbalances_one_is_the_other_s_name(cause: str, n_told: int):
+    """GIVEN an imbalance, and windows with longer steps that name another cause, THEN an imbalance is no second episode."""
+    seen = {n: [spread(n, "expert-imbalance", 0.06)] for n in range(10, 30)}
+    for number in (20, 21):
+        seen[number].append(spread(number, cause, 0.1))
+    after = follow_steps(seen, [1.0] * 10 + [1.08] * 10 + [1.2] * 2 + [1.08] * 8, usual_s=1.0)
+    told = after[-1].list_all()
+    assert len(told) == n_told
+    assert cause in (told[-1].beside if n_told == 1 else [one.cause for one in told])
 
 
 def test_two_faults_since_the_same_window_are_both_told_where_steps_are_longer_for_both():
