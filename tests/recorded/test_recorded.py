@@ -47,6 +47,7 @@ NAMES = (
     *("short-p41", "sorted-told-d3"),
     *("hosts-f6", "stage-host-p32", "load-workers-d5", "two-head-save-g23"),
     *("t11-w-jittery", "t11-w3-jit-pp4", "t11-host3-jit", "t11-g2-one", "t11-n-two"),
+    *("t13-worker-gc-p42", "t13-docs-link-p42", "t13-replica-card-p42", "t13-save-gc-head-p42", "t13-docs-gc-load-p24"),
     *("t10-zb22-slow", "t10-two-onsets-d8", "t10-p41-gc-one", "t10-save0-s-d4"),
 )
 
@@ -62,6 +63,20 @@ def test_batches_that_are_longer_on_all_ranks_make_no_job_straggle() -> None:
     found = diagnose("t10-buckets-d4", "recorded")
     assert (found.verdict, found.causes) == ("noisy", ())
     assert "in steps with more work" in found.why
+
+
+def test_a_job_that_is_slower_for_most_of_its_steps() -> None:
+    """All take 1.3 times as long from step 20 on, in 22 of 40 steps: it says since when, and what it was before."""
+    (cause,) = diagnose("t13-slower-for-good-p24", "recorded").causes
+    assert (cause.cause, cause.when.onset_step) == ("unknown", 20)
+    assert cause.recoverable == pytest.approx(TRUTH["t13-slower-for-good-p24"]["made"]["share"], abs=0.02)
+
+
+def test_the_only_rank_that_collects_in_half_of_its_steps_may_load() -> None:
+    """Pauses inside any forward: a collector is as likely as a loader, and neither is sure."""
+    (cause,) = diagnose("t13-gc-rank-0-d6", "recorded").causes
+    assert {cause.cause, *(other.cause for other in cause.alternatives)} == {"data-loading", "garbage-collection"}
+    assert cause.confidence < SURE
 
 
 def test_hot_experts_that_move_on_are_no_slow_workers() -> None:
