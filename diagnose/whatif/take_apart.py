@@ -187,20 +187,30 @@ def _find_factors(
     typical_s, optimizer_tells = find_usual_durations(observed, by_step, order, n_stages)
     drawn, more = measure_draws(own_s[:, 0][:, :, order]), 1.0 if draws is None else nan_median(draws, axis=0)
     pace = by_step / typical_s[:, :, None, None]
+
+    def explain(typical_s: Seconds, usual: Bools) -> tuple[Seconds, Seconds, _Workers, Seconds]:
+        pace = by_step / typical_s[:, :, None, None]
+        step_ratio = find_slow_steps(pace, usual)
+        workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn)
+        if workers.slow.any() and not optimizer_tells.any():
+            # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
+            quick = np.where(workers.ratio > 1.0, np.nan, by_step)
+            of_quick = lower_median(nan_median(quick[:, :, usual], axis=2), axis=2)
+            typical_s = np.where(of_quick > 0, of_quick, typical_s)
+            pace = by_step / typical_s[:, :, None, None]
+            step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace), usual)
+            workers = _find_workers(
+                own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn, workers.ratio
+            )
+        return typical_s, step_ratio, workers, pace
+
+    found = explain(typical_s, np.ones(len(order), dtype=bool))
     usual = find_usual_steps(pace, order)
     if not usual.all():
-        typical_s = typical_s * nan_median(pace[:, :, usual], axis=(1, 2, 3))[:, None]
-        pace = by_step / typical_s[:, :, None, None]
-    step_ratio = find_slow_steps(pace, usual)
-    workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn)
-    if workers.slow.any() and not optimizer_tells.any():
-        # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
-        quick = np.where(workers.ratio > 1.0, np.nan, by_step)
-        of_quick = lower_median(nan_median(quick[:, :, usual], axis=2), axis=2)
-        typical_s = np.where(of_quick > 0, of_quick, typical_s)
-        pace = by_step / typical_s[:, :, None, None]
-        step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace), usual)
-        workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn, workers.ratio)
+        # The whole job got slower, or most of its workers did: what leaves less to explain.
+        level = nan_median(pace[:, :, usual], axis=(1, 2, 3))[:, None]
+        found = min(explain(typical_s * level, usual), found, key=lambda one: _measure_left(own_s, *one[:3]))
+    typical_s, step_ratio, workers, pace = found
     uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
     left = _without_workers(uneven_s, typical_s, step_ratio, workers)
     own_places = find_own_places(left, n_stages)
@@ -216,6 +226,12 @@ def _find_factors(
         left /= own_places
     experts, left = find_experts(left, uneven, told, ep_size)
     return _Factors(typical_s, step_ratio, workers, microbatches, experts, own_places, left, draws is not None)
+
+
+def _measure_left(compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, workers: _Workers) -> float:
+    """Say how far durations are from what is usual for stage, step and worker: mean of the absolute logarithm."""
+    left = np.maximum(_without_workers(compute_s, typical_s, step_ratio, workers), TINY_RATIO)
+    return float(np.nanmean(np.abs(np.log(left))))
 
 
 def _find_workers(

@@ -988,6 +988,27 @@ def test_a_job_that_gets_slower_for_good_says_since_when(onset: int) -> None:
     assert cause.recoverable == pytest.approx(1.0 - without_s / with_s, abs=0.01)
 
 
+@pytest.mark.parametrize(
+    ("pp", "dp", "slow", "cause"),
+    [
+        (1, 4, [(0, 0), (1, 0), (2, 0)], "worker-fault"),
+        (1, 2, [(0, 0), (1, 0)], "unknown"),
+        (2, 2, [(0, 0), (1, 0), (0, 1)], "unknown"),
+    ],
+    ids=["all but one", "all", "a stage and half of another"],
+)
+def test_most_workers_are_slow_for_most_steps(pp: int, dp: int, slow: list[tuple[int, int]], cause: str) -> None:
+    """Whoever is not slow says who is; where nobody does, what all took before says what is lost."""
+    spec = JobSpec(pp=pp, dp=dp, microbatches=4, steps=40, seed=7)
+    case = measured(spec, WorkerFault(places=tuple(slow), slowdown=1.4, onset=12))
+    (found,) = case.diagnosis.causes
+    assert (found.cause, found.when.pattern) == (cause, "onset")
+    assert {(worker.dp, worker.pp) for worker in found.where.workers} == (
+        set(slow) if cause == "worker-fault" else set()
+    )
+    assert found.recoverable == pytest.approx(0.19, abs=0.01)
+
+
 @pytest.mark.parametrize(("waits_s", "named"), [((0.56, 0.66, 0.5), []), ((0.0, 0.66, 0.0), [(1, 0)])])
 def test_who_waits_for_input_while_nobody_has_begun(waits_s: tuple[float, ...], named: list[tuple[int, int]]) -> None:
     """All loaders are slow where all wait, though one waits longest; one is where the others have begun."""
