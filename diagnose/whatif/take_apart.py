@@ -186,11 +186,10 @@ def _find_factors(
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, optimizer_tells = find_usual_durations(observed, by_step, order, n_stages)
     drawn, more = measure_draws(own_s[:, 0][:, :, order]), 1.0 if draws is None else nan_median(draws, axis=0)
-    pace = by_step / typical_s[:, :, None, None]
 
-    def explain(typical_s: Seconds, usual: Bools) -> tuple[Seconds, Seconds, _Workers, Seconds]:
-        pace = by_step / typical_s[:, :, None, None]
-        step_ratio = find_slow_steps(pace, usual)
+    def explain(
+        typical_s: Seconds, pace: Seconds, step_ratio: Seconds, usual: Bools
+    ) -> tuple[Seconds, Seconds, _Workers, Seconds]:
         workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn)
         if workers.slow.any() and not optimizer_tells.any():
             # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
@@ -204,12 +203,16 @@ def _find_factors(
             )
         return typical_s, step_ratio, workers, pace
 
-    found = explain(typical_s, np.ones(len(order), dtype=bool))
-    usual = find_usual_steps(pace, order)
+    pace = by_step / typical_s[:, :, None, None]
+    step_ratio = find_slow_steps(pace)
+    found = explain(typical_s, pace, step_ratio, np.ones(len(order), dtype=bool))
+    usual = find_usual_steps(step_ratio, order)
     if not usual.all():
         # The whole job got slower, or most of its workers did: what leaves less to explain.
-        level = nan_median(pace[:, :, usual], axis=(1, 2, 3))[:, None]
-        found = min(explain(typical_s * level, usual), found, key=lambda one: _measure_left(own_s, *one[:3]))
+        typical_s = typical_s * nan_median(pace[:, :, usual], axis=(1, 2, 3))[:, None]
+        pace = by_step / typical_s[:, :, None, None]
+        again = explain(typical_s, pace, find_slow_steps(pace, usual), usual)
+        found = min(again, found, key=lambda one: _measure_left(own_s, *one[:3]))
     typical_s, step_ratio, workers, pace = found
     uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
     left = _without_workers(uneven_s, typical_s, step_ratio, workers)

@@ -53,16 +53,22 @@ class StepPart(Part):
 
 def find_slow_steps(pace: Seconds, usual: Bools | None = None) -> Seconds:
     """Say how long all computes of a step are against the usual step: shape (2, n_steps); `usual` are those that count as such."""
-    ratio = _pace_of_steps(pace)
+    n_steps = pace.shape[2]
+    ordered = np.sort(np.moveaxis(pace, 2, 1).reshape(len(pace), n_steps, -1), axis=2)  # NaN last
+    count = np.maximum((~np.isnan(ordered)).sum(axis=2, keepdims=True), 1)
+    # Of the quickest third: a fault may slow more than half of the workers, and is none of the step's.
+    ratio = np.take_along_axis(ordered, (count - 1) // 3, axis=2)[:, :, 0]
+    ratio = np.where(ratio > 0, ratio, 1.0)
     return np.asarray(ratio / median(ratio if usual is None else ratio[:, usual], axis=1, keepdims=True))
 
 
-def find_usual_steps(pace: Seconds, order: Ints) -> Bools:
+def find_usual_steps(step_ratio: Seconds, order: Ints) -> Bools:
     """Mark the steps that say what is usual, shape (n_steps,): all, or those before most steps of the job are slow for good.
 
-    What most steps take is no reference where that they take it is what was lost. `order` puts the steps in time.
+    What most steps take is no reference where that they take it is what was lost. `step_ratio` says how long steps are by the
+    reference of most, `order` puts them in time.
     """
-    log = np.log(_pace_of_steps(pace)[:, order])
+    log = np.log(step_ratio[:, order])
     n_steps = log.shape[1]
     usual = np.ones(n_steps, dtype=bool)
     both = log.mean(axis=0)
@@ -77,16 +83,6 @@ def find_usual_steps(pace: Seconds, order: Ints) -> Bools:
     if apart and rises.mean() >= np.log(LEAST_RISE) and rises.min() >= rises.mean() / 2.0:
         usual[order[since:]] = False
     return usual
-
-
-def _pace_of_steps(pace: Seconds) -> Seconds:
-    """Say how long all computes of a step are, shape (2, n_steps)."""
-    n_steps = pace.shape[2]
-    ordered = np.sort(np.moveaxis(pace, 2, 1).reshape(len(pace), n_steps, -1), axis=2)  # NaN last
-    count = np.maximum((~np.isnan(ordered)).sum(axis=2, keepdims=True), 1)
-    # Of the quickest third: a fault may slow more than half of the workers, and is none of the step's.
-    ratio = np.take_along_axis(ordered, (count - 1) // 3, axis=2)[:, :, 0]
-    return np.asarray(np.where(ratio > 0, ratio, 1.0))
 
 
 def without_microbatches(step_ratio: Seconds, error: float) -> Seconds:
