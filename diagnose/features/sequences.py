@@ -103,8 +103,8 @@ def _doubt_documents(breakdown: Breakdown) -> float:
         return 0.0
     times_s = breakdown.compute_s[:2, 0]
     longer_s = times_s - nan_median(times_s, axis=(1, 2, 3), keepdims=True)
-    deviations_s = [[[[robust_deviation(of[np.isfinite(of)])]]] for of in longer_s]
-    is_long = longer_s > STANDS_OUT * np.array(deviations_s)
+    deviation_s = np.array([robust_deviation(of[np.isfinite(of)]) for of in longer_s])[:, None, None, None]
+    is_long = longer_s > STANDS_OUT * deviation_s
     both = is_long.all(axis=0)
     if not both.any() or np.mean(both) > FEW_SHARE:
         return 0.0

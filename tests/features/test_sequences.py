@@ -133,18 +133,28 @@ def test_most_replicas_that_fall_behind_have_no_long_documents() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stopped", "recorded", "doubt"),
-    [(1.0, False, TOSS_UP), (1.0, True, 0.0), (0.25, False, 0.0), (0.0, False, 0.0)],
-    ids=["as many forwards alone", "gc rows tell of them", "few forwards alone", "none"],
+    ("stopped", "stopped_s", "n_long", "recorded", "doubt"),
+    [
+        (1.0, 5.0, 4, False, TOSS_UP),
+        (1.0, 5.0, 4, True, 0.0),
+        (0.25, 5.0, 4, False, 0.0),
+        (0.0, 5.0, 4, False, 0.0),
+        (1.0, 1.0, 4, False, 0.0),
+        (1.0, 20.0, 4, False, 0.0),
+        (1.0, 5.0, 6, False, 0.0),
+    ],
+    ids=["as many", "gc rows tell of them", "few", "none", "shorter ones", "longer ones", "many long documents"],
 )
-def test_stopped_processes_look_like_few_long_documents(stopped: float, *, recorded: bool, doubt: float) -> None:
+def test_stopped_processes_look_like_few_long_documents(
+    stopped: float, stopped_s: float, n_long: int, *, recorded: bool, doubt: float
+) -> None:
     """With one stage some microbatches are long both ways; where as many forwards alone are, for as long, a process was stopped."""
     rng = np.random.default_rng(7)
     compute_s = rng.normal([[[[[1.0]]]], [[[[2.0]]]]], 0.01, (2, 1, 2, N_STEPS, 4))
-    compute_s[:, 0, 1, 2:6, 0] += 3.0  # as long as the documents of a microbatch say, both ways
-    n_stopped = int(stopped * 4)
-    compute_s[0, 0, 0, 2 : 2 + n_stopped, 1] += 5.0
-    places = {(0, 0, 0, step, 1): (5.0, StallKind.COLLECTION) for step in range(2, 2 + n_stopped)}
+    compute_s[:, 0, 1, 2 : 2 + n_long, [0, 2]] += 3.0  # as long as the documents of a microbatch say, both ways
+    n_stopped = int(stopped * 8)
+    compute_s[0, 0, 0, 1 : 1 + n_stopped, 1] += stopped_s
+    places = {(0, 0, 0, step, 1): (stopped_s, StallKind.COLLECTION) for step in range(1, 1 + n_stopped)}
     parts = components(
         n_stages=1,
         n_dp=4,

@@ -134,26 +134,36 @@ def test_a_slow_step_against_the_usual_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slow", "quick_ones", "forwards_only", "n_usual"),
+    ("slow", "times", "quick_ones", "forwards_only", "n_usual"),
     [
-        ((12, 40), 0, False, 12),
-        ((12, 40), 2, False, 12),
-        ((12, 40), 8, False, 40),
-        ((12, 40), 0, True, 40),
-        ((5, 40), 0, False, 40),
-        ((24, 40), 0, False, 40),
-        ((0, 24), 0, False, 40),
+        ((12, 40), 1.3, 0, False, 12),
+        ((12, 40), 1.3, 2, False, 12),
+        ((12, 40), 1.3, 8, False, 40),
+        ((12, 40), 1.3, 0, True, 40),
+        ((12, 40), 1.04, 0, False, 40),
+        ((5, 40), 1.3, 0, False, 40),
+        ((24, 40), 1.3, 0, False, 40),
+        ((0, 24), 1.3, 0, False, 40),
     ],
-    ids=["most steps", "but for a few", "now and then", "forwards", "all but the first", "few steps", "until then"],
+    ids=[
+        "most steps",
+        "but for a few",
+        "now and then",
+        "forwards",
+        "hardly",
+        "all but the first",
+        "few steps",
+        "until then",
+    ],
 )
 def test_a_job_that_gets_slower_for_good(
-    slow: tuple[int, int], quick_ones: int, *, forwards_only: bool, n_usual: int
+    slow: tuple[int, int], times: float, quick_ones: int, *, forwards_only: bool, n_usual: int
 ) -> None:
     """What most steps take is usual, unless they are slow, in both directions, from one step on to the end."""
     rng, order = np.random.default_rng(4), np.random.default_rng(5).permutation(40)
     pace = rng.normal(1.0, 0.01, (2, 2, 40, 4))
-    pace[: 1 if forwards_only else 2, :, slice(*slow)] *= 1.3
-    pace[:, :, 20 : 20 + quick_ones] /= 1.3
+    pace[: 1 if forwards_only else 2, :, slice(*slow)] *= times
+    pace[:, :, 14 : 14 + 3 * quick_ones : 3] /= times
     usual = find_usual_steps(find_slow_steps(pace[:, :, np.argsort(order)]), order)
     assert usual.sum() == n_usual
     assert usual[order[:n_usual]].all()
