@@ -72,9 +72,11 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
     if from_log and diagnosis.log is not None:
         return from_log + words.describe_starts(diagnosis.log)
-    if clean is None or clean <= 0 or words.seconds(clean) == words.seconds(recorded):
+    if clean is None or not 0 < clean < recorded or words.seconds(clean) == words.seconds(recorded):
         return now
-    return f"{words.slower(recorded / clean)} slower than without faults: {now}, not {words.seconds(clean)}"
+    # What has no name may be more work: it is not called a fault.
+    without = "what has no name" if all(cause.cause == "unknown" for cause in diagnosis.causes) else "faults"
+    return f"{words.slower(recorded / clean)} slower than without {without}: {now}, not {words.seconds(clean)}"
 
 
 def _describe_log_pace(log: LogFacts) -> str:

@@ -117,7 +117,7 @@ def describe_window(window: Window) -> str:
 
 def _describe_slower(window: Window) -> str:
     """Say how much slower a straggling window is than without faults, as the page of a diagnosis does; empty where unknown."""
-    if window.verdict != "straggling" or not window.step_s or not window.clean_s:
+    if window.verdict != "straggling" or not window.step_s or not window.clean_s or window.clean_s >= window.step_s:
         return ""
     return f"{words.slower(window.step_s / window.clean_s)} slower than without faults"
 

@@ -36,7 +36,7 @@ def sum_up(diagnosis: Diagnosis) -> JobInBrief:
     return JobInBrief(
         job=name(diagnosis.job.job_id) or "job",
         verdict=escape(diagnosis.verdict),
-        slower=words.slower(recorded / clean) if is_slow and clean else "",
+        slower=words.slower(recorded / clean) if is_slow and clean and clean < recorded else "",
         hours_a_day=gist.hours_lost_a_day(diagnosis) if is_slow else None,
         cause=gist.name_causes(diagnosis.causes),
     )

@@ -111,7 +111,8 @@ def measure_waits(
                 for d in range(len(DIRECTIONS))
                 if any(p.direction == d for of_block in pairs for p in of_block)
             ]
-        # What explains most comes first; what is left must still be explained by the next.
+        # What explains most comes first; what is left must still be explained by the next. All others are asked again: a backward
+        # is told by its forward, and what held that is known only now.
         while candidates:
             judged = [
                 (_find_waits(observed, pairs, d, found, n_stages, variants), (op, d, pairs))
@@ -123,7 +124,7 @@ def measure_waits(
             most = max(most, deviations)
             for i, node, wait_s, waited_for in waits:
                 found[i].add(node, wait_s, waited_for)
-            candidates = [c for (h, *_), c in judged if h > 0.0 and c is not best]
+            candidates.remove(best)
     return found, most
 
 

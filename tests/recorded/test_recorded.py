@@ -47,7 +47,14 @@ NAMES = (
     *("short-p41", "sorted-told-d3"),
     *("hosts-f6", "stage-host-p32", "load-workers-d5", "two-head-save-g23"),
     *("t11-w-jittery", "t11-w3-jit-pp4", "t11-host3-jit", "t11-g2-one", "t11-n-two"),
-    *("t13-worker-gc-p42", "t13-docs-link-p42", "t13-replica-card-p42", "t13-save-gc-head-p42", "t13-docs-gc-load-p24"),
+    *(
+        "t13-worker-gc-p42",
+        "t13-docs-link-p42",
+        "t13-replica-card-p42",
+        "t13-save-gc-head-p42",
+        "t13-docs-gc-load-p24",
+        "t13-held-worker-p32",
+    ),
     *("t10-zb22-slow", "t10-two-onsets-d8", "t10-p41-gc-one", "t10-save0-s-d4"),
 )
 

@@ -157,6 +157,20 @@ def test_one_baseline() -> None:
     assert f"{words.seconds(times.recorded)} a step, not {words.seconds(times.clean)}" in page_of(worker_fault())
 
 
+def test_no_job_is_slower_by_less_than_nothing() -> None:
+    """Where the replay without faults is no quicker than the recording, a page says how long steps take, and no more."""
+    found = worker_fault()
+    times = msgspec.structs.replace(found.step_time, clean=1.02 * found.step_time.recorded)
+    page = page_of(dataclasses.replace(found, step_time=times))
+    assert "slower than without" not in page and f"{words.seconds(times.recorded)} a step" in page
+
+
+def test_what_has_no_name_is_called_no_fault() -> None:
+    """It may be more work."""
+    page = page_of(unknown())
+    assert "slower than without what has no name" in page and "without faults" not in page
+
+
 def test_unknown_promises_nothing() -> None:
     """Time that nothing explains has no fix: the most that could come back is told as that."""
     assert "up to 12% if it were gone" in page_of(unknown()) and "up to 12% if it were gone" in words.headline(
