@@ -34,7 +34,7 @@ TRANSFERS = {
 
 
 #: Of these each fault is run; they have what there is: both schedules, and point-to-point overlapped or not.
-WITH_FAULTS = ("1f1b", "interleaved", "interleaved-all-overlapped")
+WITH_FAULTS = ("1f1b", "interleaved-all-overlapped")
 
 
 @pytest.fixture(scope="module", params=JOBS)
