@@ -20,6 +20,8 @@ MIN_SPANS = 6
 MIN_EACH, TINY = 5, 1e-12
 #: Less than this part of a compute is its ordinary variation; nearly all that stand out are longer than this quantile of them.
 LEAST_PART, SHORTEST = 0.1, 0.05
+#: Far shorter ones than those that half of all seconds are in, by this part of them, are no stops of the same kind.
+ALIKE_SHARE = 0.1
 #: Terms of a continued fraction: it has converged when one changes less than what a float can tell.
 MAX_TERMS, EPSILON = 100_000, 1e-15
 
@@ -128,13 +130,24 @@ def divergence(share: float, expected: float) -> float:
     return float(share * np.log(share / expected) + left)
 
 
+def _least_alike(seconds: Floats) -> float:
+    """Give the length from which on stops are of the kind that takes most of all seconds; 0 of none."""
+    ordered = np.sort(seconds)[::-1]
+    return float(ALIKE_SHARE * ordered[int((2.0 * ordered.cumsum() < ordered.sum()).sum())]) if len(ordered) else 0.0
+
+
 def weigh_part_against_length(at: Bools, part: Floats, seconds: Floats) -> float:
     """Give the log odds that what lengthens forwards and backwards takes the same part of both, and not the same seconds.
 
     By medians of logs, as of lengths that are lognormal; of those that stand out in both directions, each by its own measure. All
-    have directions as their first axis, forwards first; `at` marks what is lengthened. 0 where fewer than five of either are.
+    have directions as their first axis, forwards first; `at` marks what is lengthened. 0 where fewer than five of either are. In
+    each direction those count that are not far shorter than those with most of its seconds: beside a few long stops any number of
+    computes may be a little longer.
     """
     at = at & (part > LEAST_PART)
+    at = np.concatenate(
+        [at[d] & (seconds[d] >= _least_alike(seconds[d][at[d]])) for d in (slice(0, 1), slice(1, None))]
+    )
     apart, variance = [], []
     for of_all in (part, seconds):
         each = [of_all[0][at[0]], of_all[1:][at[1:]]]

@@ -93,6 +93,17 @@ def test_a_part_is_told_from_a_length(seed: int, seen_from: float) -> None:
         assert odds > 4.0 if is_part else odds < (2.0 if seen_from else -4.0)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_long_stops_among_many_little_longer_computes_are_weighed_by_seconds(seed: int) -> None:
+    """Twenty stops of 10 s in each direction, beside eighty computes that are a fifth longer by chance: no part of a compute."""
+    rng = np.random.default_rng(seed)
+    work_s = np.array([[1.0], [2.0]])
+    part = np.concatenate(
+        [10.0 * rng.lognormal(0.0, 0.4, (2, 20)) / work_s, 0.2 * rng.lognormal(0.0, 0.4, (2, 80))], axis=1
+    )
+    assert weigh_part_against_length(part > 0, part, part * work_s) < -2.0
+
+
 @pytest.mark.parametrize("n", [(4, 30), (30, 4), (0, 0)])
 def test_few_lengths_tell_nothing(n: tuple[int, int]) -> None:
     """Five of either direction are asked for."""
