@@ -49,6 +49,14 @@ def test_nobody_knows_what_follows_the_last_step() -> None:
     assert between(job({10: 1000.0, 11: 1010.0, 40: 2000.0})) == pytest.approx({10: 1.0, 11: 1.0, 40: 1.0})
 
 
+@pytest.mark.parametrize("origin_s", [0.0, 1000.0])
+def test_a_row_long_after_the_last_step_is_no_time_of_it(origin_s: float) -> None:
+    """Both workers save for 3 s, 50 s after two steps: of the last one only the 3 s are known to be time of the job."""
+    rows = [(step, stage, "checkpoint", STEP_S + 50.0, 3.0) for step in (11, 12) for stage in (0, 1)]
+    starts = {10: 0.0, 11: 0.0, 12: 0.0} if origin_s == 0.0 else {10: 1000.0, 11: 1009.0, 12: 1071.0}
+    assert between(job(starts, rows)) == pytest.approx({10: 0.0, 11: 53.0, 12: 3.0}, abs=1e-6)
+
+
 def test_single_steps_know_no_gap() -> None:
     """Where no two sampled steps follow each other nothing is said of the time between them."""
     assert set(between(job({10: 1000.0, 20: 1100.0, 40: 2000.0})).values()) == {0.0}

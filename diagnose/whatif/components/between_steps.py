@@ -70,8 +70,13 @@ def measure_between(trace: Trace, observed: Sequence[Observed]) -> Seconds:
     """
     steps, length_s = _steps_of(observed)
     gap_s, before_s = np.zeros(len(steps)), np.zeros(len(steps))
-    tail_s = measure_tails(trace, observed, _list_rows(trace))
+    every = _list_rows(trace)
+    tail_s = measure_tails(trace, observed, every)
     if tail_s is not None:
+        # A row long after the last step, as the log of a job that has ended, does not say that all until then was the step's.
+        ends = np.isin(steps + 1, (steps.max() + 1, *trace.restarted_steps))
+        busy_s = _busy_after(every, steps, length_s, np.arange(len(every)))
+        tail_s = np.where(ends[:, None, None], np.minimum(tail_s, busy_s[:, None, None]), tail_s)
         # Where the next step shows who is late, only what all of them do lies between the steps.
         shown = trace.step_origin_s is not None or _shows_in_next_step(observed, steps, tail_s)
         gap_s = tail_s.min(axis=(1, 2)) if shown else tail_s.max(axis=(1, 2))
@@ -108,14 +113,18 @@ def explain_between(trace: Trace, observed: Sequence[Observed], between_s: Secon
     for kind, rows in _rows_by_kind(every).items():
         if kind == StallKind.SAVING:
             continue
-        ended_s = length_s[_find_steps(steps, every.step[rows])[0]]
-        begins_s = np.maximum(every.start_s[rows], ended_s)
-        explained_s = _busy_by_step(every, steps, rows, begins_s, every.end_s[rows])
+        explained_s = _busy_after(every, steps, length_s, rows)
         explained_s += sum(leads.get(kind, ()), start=np.zeros(len(steps)))
         if explained_s.any():
             found[kind] = np.minimum(explained_s, left_s)
             left_s = left_s - found[kind]
     return found
+
+
+def _busy_after(every: Evidence, steps: Ints, length_s: Seconds, rows: Ints) -> Seconds:
+    """Say how long some worker is busy with evidence rows after each step's end: seconds, shape (n_steps,)."""
+    ended_s = length_s[_find_steps(steps, every.step[rows])[0]]
+    return _busy_by_step(every, steps, rows, np.maximum(every.start_s[rows], ended_s), every.end_s[rows])
 
 
 def _measure_leads(trace: Trace, observed: Sequence[Observed]) -> dict[StallKind, tuple[Seconds, Seconds]]:
