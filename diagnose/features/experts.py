@@ -37,6 +37,8 @@ FEW_SHARE = 0.25
 MANY_STAGES_SHARE = 0.5
 #: The optimizer of a slow machine is behind by at least this part of what its computes are behind by (log), and so many times.
 OPTIMIZER_SHARE, SLOW_OPTIMIZER = 0.5, 1.1
+#: ... and by so many standard errors: those of a few milliseconds vary on a busy host.
+CHANCE_DEVIATIONS = 4.0
 #: Durations of 0 are recorded.
 TINY_RATIO = 1e-9
 
@@ -104,9 +106,13 @@ def _has_slow_optimizer(breakdown: Breakdown, trace: Trace) -> bool | None:
         for node in np.flatnonzero((block.nodes.op == Op.OPTIMIZER) & (block.nodes.stage == stage)).tolist():
             own = np.log(np.maximum((block.end_s[node] - block.start_s[node])[there], TINY_RATIO))
             found.append(own[:, dp] - nan_median(np.delete(own, dp, axis=1), axis=1))
-    longer = nan_median(np.concatenate([np.full(1, np.nan), *found]), axis=0)
-    least = max(OPTIMIZER_SHARE * float(behind[at].mean()), np.log(SLOW_OPTIMIZER))
-    return None if np.isnan(longer) else bool(longer >= least)
+    longer = np.concatenate([np.zeros(0), *found])
+    longer = longer[np.isfinite(longer)]
+    if not len(longer):
+        return None
+    usual = float(np.median(longer))
+    chance = CHANCE_DEVIATIONS * robust_deviation(longer - usual) / float(np.sqrt(len(longer)))
+    return usual >= max(OPTIMIZER_SHARE * float(behind[at].mean()), float(np.log(SLOW_OPTIMIZER)), chance)
 
 
 def _are_whole_groups(slow: Bools, ep_size: int | None) -> bool:

@@ -170,6 +170,34 @@ def test_profiles_of_a_gpu() -> None:
     assert (slow.cause, uneven.cause, uneven.where.stages) == ("worker-fault", "stage-imbalance", (1,))
 
 
+@pytest.mark.parametrize(
+    ("name", "cause", "dp", "lost"),
+    [
+        ("dtensor-slow-d4", "worker-fault", 2, 0.235),  # parallelize_module: each layer ends with an all-reduce
+        (
+            "tensor-load-d4",
+            "data-loading",
+            1,
+            0.48,
+        ),  # all ranks wait in their forward for the one that waits for its batch
+    ],
+)
+def test_profiles_of_jobs_that_exchange_within_their_computes(name: str, cause: str, dp: int, lost: float) -> None:
+    """Who waits for whom there is seen: with all of it in the computes all ranks were as slow, and the jobs healthy."""
+    found = diagnose_job(Request(PROFILES / name)).causes[0]
+    assert (found.cause, [worker.dp for worker in found.where.workers]) == (cause, [dp])
+    assert found.confidence > SURE
+    assert found.recoverable == pytest.approx(lost, abs=0.06)
+
+
+def test_a_profile_of_experts_says_so_beside_a_slow_worker() -> None:
+    """A job whose ranks exchange all with all has experts: who computes longer may have more tokens."""
+    (found,) = diagnose_job(Request(PROFILES / "experts-hot-d4")).causes
+    assert "expert-imbalance" in {other.cause for other in found.alternatives}
+    assert found.confidence < 0.8
+    assert found.recoverable == pytest.approx(0.15, abs=0.05)
+
+
 def test_dumps_of_nccl() -> None:
     """Of two ranks the one that the other waits for is late; nothing but time says by how much ranks differ by chance."""
     (cause,) = diagnose_job(Request(DUMPS / "gpu-slow-d2")).causes

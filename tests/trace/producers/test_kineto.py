@@ -329,6 +329,55 @@ def test_waits_between_microbatches_are_put_before_the_last_reduction(tmp_path: 
     assert rows_of(before, Op.OPTIMIZER) == rows_of(after, Op.OPTIMIZER)
 
 
+def exchanging(held_by: str, waited_us: float) -> KinetoTrace:
+    """Make a rank whose third backward operator holds a collective for so long; its third forward operator, too, but for hooks."""
+    trace = training_loop("FBU" * 3, pause_us=5000.0)
+    operators = [event for event in trace.events if event["ph"] == "X" and event["dur"] in (8.0, 20.0)]
+    for n, event in enumerate(operators):
+        # Of ten forward operators, as many backwards and four of the update.
+        if n % 24 == 12 or (n % 24 == 2 and "AccumulateGrad" not in held_by):
+            begins = event["ts"] + 1.0
+            for later in [other for other in trace.events if other["ts"] > begins]:
+                later["ts"] += waited_us
+            event["name"] = held_by
+            event["dur"] += waited_us
+            trace.span("cpu_op", "c10d::allreduce_", begins, 2.0)
+            trace.span("user_annotation", "gloo:all_reduce", begins + 1.0, waited_us, tid=77)
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("held_by", "waits"),
+    [
+        ("GatherFromModelParallelRegion", True),
+        ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", False),
+    ],
+)
+def test_waits_within_computes_are_put_before_the_last_reduction(tmp_path: Path, held_by: str, waits: bool) -> None:
+    """What layers wait for is no part of their compute; what a hook reduces as a gradient is ready is waited for by nobody."""
+    quick, slow = (
+        read(exchanging(held_by, us).write(tmp_path / f"{us}" / "rank0.json", **distributed(0, 2)))
+        for us in (4.0, 1000.0)
+    )
+    forward_s, backward_s = (
+        slow.duration_s[slow.op == op] - quick.duration_s[quick.op == op] for op in (Op.FORWARD, Op.BACKWARD)
+    )
+    assert forward_s == pytest.approx(0.0, abs=5e-6)
+    assert backward_s == pytest.approx(0.0 if waits else 996e-6, abs=5e-6)
+
+
+@pytest.mark.parametrize(("description", "ep_size"), [("default_pg", 2), ("CONTEXT_PARALLEL_GROUP", None)])
+def test_ranks_that_exchange_all_with_all_share_experts(tmp_path: Path, description: str, ep_size: int | None) -> None:
+    """Two exchanges a layer of all with all are tokens, sent to experts and back, where they are not of a sequence's parts."""
+    for rank in range(2):
+        trace = training_loop("FBU" * 3)
+        for event in [event for event in trace.events if event["name"] == "aten::linear"]:
+            named = {"Collective name": "all_to_allv", "Process Group Description": description}
+            trace.span("cpu_op", "record_param_comms", event["ts"] + 1.0, 2.0, **named)
+        trace.write(tmp_path / f"rank{rank}.json", **distributed(rank, 2))
+    assert read(tmp_path).job.get("ep_size") == ep_size
+
+
 def test_updates_within_the_backward_are_a_part_of_it(tmp_path: Path) -> None:
     """Optimizers that run in hooks of the backward cut neither the step nor the backward."""
     trace = training_loop("LFB" * 5)

@@ -161,7 +161,7 @@ class Collected:
     communication: Spans  # kernels of the communication library, as `kernels`
     synchronisations: Spans
     modules: Spans
-    operator_names: tuple[str, ...]  # what keys of operators and synchronisations stand for
+    operator_names: tuple[str, ...]  # what keys of operators, of autograd and synchronisations stand for
     exchanges: tuple[Exchange, ...]
     forward_marks: Spans
     groups: tuple[dict[str, str], ...]
@@ -222,7 +222,7 @@ class Collector:
             key = -1
             if kind in (Kind.ANNOTATION, Kind.GPU_ANNOTATION, Kind.MODULE):
                 key = self.names.setdefault(event.name, len(self.names))
-            elif kind in (Kind.OPERATOR, Kind.SYNCHRONISATION):
+            elif kind in (Kind.OPERATOR, Kind.AUTOGRAD, Kind.SYNCHRONISATION):
                 key = self.operator_names.setdefault(event.name, len(self.operator_names))
             elif kind in (Kind.KERNEL, Kind.COMMUNICATION, Kind.LAUNCH) and args is not None:
                 key = _whole(args.correlation)

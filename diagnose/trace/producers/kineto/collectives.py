@@ -6,12 +6,15 @@ Enters: what was collected of one file, and the computes of its steps. Leaves: o
 import numpy as np
 
 from diagnose.model.optype import P2P, Op
+from diagnose.model.trace import Seconds
 from diagnose.trace.producers.kineto.collect import Collected, Exchange
-from diagnose.trace.producers.kineto.gpu import GpuTime, measure_alone, merge
+from diagnose.trace.producers.kineto.gpu import GpuTime, is_inside, measure_alone, merge
 from diagnose.trace.producers.kineto.operations import Operation, OperationList
 
 #: How annotations of models that are wrapped for data parallelism begin.
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
+#: Parts of the names of operators that wait for a collective, and of one in whose hooks a gradient is ready.
+WAITS, GRADIENT_IS_READY = "c10d", "AccumulateGrad"
 #: What reduces gradients, and what groups never do.
 GRADIENTS = {"reduce_scatter": Op.REDUCE_SCATTER, "all_reduce": Op.SEPARATE}
 NOT_DATA_PARALLEL = (
@@ -26,26 +29,28 @@ NOT_DATA_PARALLEL = (
     "mesh_ep",
     "mesh_cp",
 )
+#: ... and groups over which sequences are split.
+SPLITS_SEQUENCES = ("CONTEXT", "SEQUENCE", "mesh_cp", "mesh_sp", "ulysses")
 
 
 class Collectives:
     """The collectives of one rank that may be data-parallel.
 
     `asked` has each with when the host asked for it; `sharded` says that parameters are gathered inside computes (FSDP),
-    `parallel` that the model is wrapped for data parallelism of any kind.
+    `parallel` that the model is wrapped for data parallelism of any kind; `expert_group` names the group that shares experts, ""
+    where it has no name, None where there is none.
     """
 
     def __init__(self, found: Collected, gpu: GpuTime, main: int) -> None:
         self.gpu = gpu
         self.asked = self._list_asked(found)
-        works = [exchange for exchange in found.exchanges if exchange.by == "work"]
-        self.running = merge(np.array([work.start for work in works]), np.array([work.end for work in works]))
         reductions = [exchange for _, exchange in self.asked if exchange.collective in GRADIENTS]
         self.reducing = merge(np.array([one.start for one in reductions]), np.array([one.end for one in reductions]))
-        on_main = found.operators.take(found.operators.thread == main)
-        self.busy = merge(on_main.start, on_main.end)
         self.parallel = any(name.startswith(("FSDP::", *WRAPPERS)) for name in found.names)
         self.sharded = any(name.startswith(("FSDP::", "FullyShardedDataParallel")) for name in found.names)
+        self.expert_group = _find_expert_group(found)
+        self.busy = gpu.busy if gpu.is_there else _find_busy(found, main, with_autograd=not self.sharded)
+        self.running = self._find_running(found)
 
     def _list_asked(self, found: Collected) -> list[tuple[float, Exchange]]:
         """List the collectives that may be data-parallel by when the host asked for them: kernels, else works, else calls."""
@@ -58,6 +63,20 @@ class Collectives:
             for asked, exchange in listed
             if not any(part in exchange.description for part in NOT_DATA_PARALLEL)
         ]
+
+    def _find_running(self, found: Collected) -> tuple[Seconds, Seconds]:
+        """Find when collectives ran that computes may stand still for, as those of tensor-parallel layers, experts or a loss.
+
+        These are all, but gradients that a wrapper reduces beside its backwards: hooks ask for these as a gradient is ready.
+        """
+        asked = self.gpu.launched if self.gpu.is_there else _pair_works(found)
+        if not self.sharded:
+            ready = np.array([GRADIENT_IS_READY in name for name in found.operator_names], dtype=bool)
+            hooks = found.autograd.take(ready[found.autograd.key])
+            called = np.array([at for at, _ in asked])
+            reduces = is_inside(called, merge(hooks.start, hooks.end))
+            asked = [pair for pair, is_reduction in zip(asked, reduces.tolist(), strict=True) if not is_reduction]
+        return merge(np.array([one.start for _, one in asked]), np.array([one.end for _, one in asked]))
 
     def _asked_in(self, start: float, end: float) -> list[tuple[float, Exchange]]:
         """List the collectives that the host asked for in one step."""
@@ -100,8 +119,8 @@ class Collectives:
         """Put what a step waited for others to its end, before its gradients are reduced.
 
         Each layer's parameters of a sharded job are waited for by all, and so are the gradients of each microbatch where nobody
-        says `no_sync`: a slow rank is the one that waits least. As one wait at the end of the step that is a barrier of the
-        trace's own kind.
+        says `no_sync`, and what layers exchange: a slow rank is the one that waits least. As one wait at the end of the step that
+        is a barrier of the trace's own kind.
         """
         listed = [one for one in made.listed if one.step == step]
         computes = sorted((one for one in listed if one.op in (Op.FORWARD, Op.BACKWARD)), key=lambda one: one.start)
@@ -111,7 +130,7 @@ class Collectives:
         before, earlier = computes[0].start, 0.0
         for compute in computes:
             between = self._waited_between(before, compute.start) if alone else 0.0
-            waited = self._waited(compute) if self.sharded else 0.0
+            waited = self._waited(compute) if self.sharded or alone else 0.0
             before, earlier = compute.end, earlier + between
             compute.start, compute.end = compute.start - earlier, compute.end - earlier - waited
             compute.earlier = earlier
@@ -120,13 +139,10 @@ class Collectives:
 
     def _waited_between(self, start: float, end: float) -> float:
         """Say how long nothing but the reduction of gradients ran between two computes."""
-        busy = self.gpu.busy if self.gpu.is_there else self.busy
-        return measure_alone(self.reducing, busy, start, end)
+        return measure_alone(self.reducing, self.busy, start, end)
 
     def _waited(self, compute: Operation) -> float:
         """Say how long a compute stood still for collectives."""
-        if self.gpu.is_there:
-            return self.gpu.waited(compute.start, compute.end)
         return measure_alone(self.running, self.busy, compute.start, compute.end)
 
     def add_first_gathers(self, made: OperationList) -> None:
@@ -146,3 +162,52 @@ class Collectives:
             if listed and listed[0].start < forward.start:
                 start, end = listed[0].start, min(listed[0].end, forward.start)
                 made.listed.append(Operation(Op.ALL_GATHER, number, start, end, start, end, seq=listed[0].seq))
+
+
+def _find_expert_group(found: Collected) -> str | None:
+    """Name the group whose ranks send tokens to experts and take them back: two exchanges of all with all in each layer.
+
+    Attention that is split over a sequence exchanges so, too, in a group whose name says so.
+    """
+    calls = [one for one in found.exchanges if one.collective == "all_to_all" and one.by in ("call", "kernel")]
+    calls = [one for one in calls if not any(part in one.description for part in SPLITS_SEQUENCES)]
+    return calls[0].group if len(calls) > 1 else None
+
+
+def _find_busy(found: Collected, main: int, *, with_autograd: bool) -> tuple[Seconds, Seconds]:
+    """Find when the main thread computed: its operators but calls of collectives, waits for them, and what holds these.
+
+    Nodes of autograd that hold none compute, too; but hooks of a sharded job wait in them for what was called for before.
+    """
+    start, end, key = (
+        np.concatenate(
+            [
+                getattr(spans, field)[spans.thread == main]
+                for spans in (found.operators, found.autograd)[: 1 + with_autograd]
+            ]
+        )
+        for field in ("start", "end", "key")
+    )
+    waits = np.array([WAITS in name for name in found.operator_names], dtype=bool)[key]
+    calls = [one.start for one in found.exchanges if one.by == "call" and one.thread == main]
+    at = np.sort(np.concatenate([start[waits], np.array(calls)]))
+    computes = ~waits & (np.searchsorted(at, end) == np.searchsorted(at, start))
+    return merge(start[computes], end[computes])
+
+
+def _pair_works(found: Collected) -> list[tuple[float, Exchange]]:
+    """List works with when the host called for each, in their order; where calls are missing, with their own start."""
+    paired: list[tuple[float, Exchange]] = []
+    by_kind: dict[str, tuple[list[Exchange], list[float]]] = {}
+    until = -np.inf
+    for one in sorted(found.exchanges, key=lambda one: one.start):
+        works, calls = by_kind.setdefault(one.collective, ([], []))
+        if one.by == "work":
+            works.append(one)
+        elif one.start >= until:  # else record_param_comms inside the call it belongs to
+            calls.append(one.start)
+            until = one.end
+    for works, calls in by_kind.values():
+        starts = calls if len(calls) == len(works) else [work.start for work in works]
+        paired += zip(starts, works, strict=True)
+    return paired

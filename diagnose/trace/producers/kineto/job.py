@@ -362,6 +362,8 @@ def _describe(parts: Sequence[Rank], layout: Layout) -> dict[str, Any]:
         job["vpp_size"] = layout.n_chunks
     if all(part.has_gpu is not None for part in parts):
         job["has_cuda"] = any(part.has_gpu for part in parts)
+    if (ep_size := _count_sharing(parts)) and job["dp_size"] % ep_size == 0:
+        job["ep_size"] = ep_size
     copied_us = [part.longest_to_host_us for part in parts]
     if max((part.world or 1) for part in parts) <= len(parts) and all(
         us is not None and us < SAVED_US for us in copied_us
@@ -371,6 +373,15 @@ def _describe(parts: Sequence[Rank], layout: Layout) -> dict[str, Any]:
     if gpu:
         job["gpu_type"] = gpu
     return job
+
+
+def _count_sharing(parts: Sequence[Rank]) -> int:
+    """Say how many ranks share experts; 0 where no trace shows any."""
+    for part in parts:
+        if part.expert_group is not None:
+            sizes = [len(group.ranks) for group in part.groups if group.name == part.expert_group]
+            return max(sizes, default=part.world or 0)
+    return 0
 
 
 def _count_dropped(parts: Sequence[Rank], n_others: int) -> list[Dropped]:

@@ -52,6 +52,7 @@ class Rank:
     dialect: str  # whose annotations name the operations, or "runs": its operators show them
     operations: Operations
     exchanges_with_peers: bool
+    expert_group: str | None  # the process group that shares experts; "" where it has no name
     sharded: bool  # parameters are gathered inside forwards and backwards (FSDP)
     on_gpu: bool
     has_gpu: bool | None  # the machine has one; None where the file does not say
@@ -96,6 +97,7 @@ def read_rank(path: Path, where: str) -> Rank:
         dialect=reader.dialect,
         operations=Operations.of(reader.made.listed),
         exchanges_with_peers=bool(reader.operators.calls) or any(o.op in P2P for o in reader.made.listed),
+        expert_group=reader.collectives.expert_group,
         sharded=reader.collectives.sharded,
         on_gpu=reader.gpu.is_there,
         has_gpu=True
