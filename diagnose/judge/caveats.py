@@ -4,6 +4,7 @@ import numpy as np
 
 from diagnose.judge.confidence import runs_beside
 from diagnose.judge.other_work import describe_types
+from diagnose.judge.rest import describe_unproven_plan
 from diagnose.model.analysis import Analysis
 from diagnose.model.components import STALLED
 from diagnose.model.optype import Op, of_types
@@ -44,7 +45,7 @@ def _describe_overlap(analysis: Analysis) -> list[str]:
 def _describe_planned(analysis: Analysis) -> list[str]:
     """Say how much time planned work takes."""
     share = analysis.gains.recoverable(PLANNED)
-    if share < MENTIONED_SHARE:
+    if share < MENTIONED_SHARE or describe_unproven_plan(analysis, 0.0):
         return []
     said = f"evaluation, logging and what else is planned takes {write_percent(share)} of the time; that is no fault"
     return [said, *_describe_uneven_plan(analysis)]

@@ -12,7 +12,9 @@ from diagnose.judge.unknown import NOISY_SHARE, UNKNOWN_SHARE, comes_and_goes
 from diagnose.judge.worth import is_unmeasured
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
-from diagnose.model.components import COMPONENTS
+from diagnose.model.components import COMPONENTS, STALLED
+from diagnose.model.optype import Op, of_types
+from diagnose.model.stalls import StallKind
 from diagnose.numerics.figures import write_figure, write_percent
 from diagnose.numerics.robust import nan_median, robust_deviation
 
@@ -58,8 +60,26 @@ def describe_unlooked(
     return f"{COMPONENTS[worst]} would give back {write_percent(gains.recoverable(worst))} of the step time, and {found[worst]}"
 
 
+def describe_unproven_plan(analysis: Analysis, least: float) -> str:
+    """Say how much planned work costs that may be none, as one microbatch a step shows no more than that its forward is long.
+
+    An evaluation lengthens all forwards of a step, or rows tell of it; what stops a worker lengthens one of them.
+    """
+    evidence, planned = analysis.trace.evidence, STALLED[StallKind.PLANNED]
+    cost = analysis.gains.recoverable(planned)
+    is_told = of_types(evidence.op, (Op.EVAL, Op.LOG)).any()
+    if analysis.breakdown.compute_s.shape[2] > 1 or is_told or cost < max(UNKNOWN_SHARE, least):
+        return ""
+    return (
+        f"every so many steps the forward of all workers is longer, which costs {write_percent(cost)}: an evaluation is planned, "
+        "collections of Python in the same step are not; rows of either would tell"
+    )
+
+
 def describe_rest(analysis: Analysis, least: float) -> str:
-    """Say how much ideal times would give back, where that is more than ordinary variation ever costs."""
+    """Say how much is lost to what has no name: planned work that may be none; ideal times beyond ordinary variation."""
+    if unproven := describe_unproven_plan(analysis, least):
+        return unproven
     if (longer := _measure_longest(analysis)) >= max(MOST_NOISE, least):
         return f"steps longer than usual cost {write_percent(longer)}, and nothing that was looked for accounts for it"
     waste = _measure_waste(analysis)
