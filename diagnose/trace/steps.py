@@ -142,6 +142,10 @@ def shift_origin(
     # Some steps may begin late, or most of them, but on the clock of the job nearly all begin about where the one before ends.
     near_s = float(np.median(np.abs(first))), float(np.min(np.abs(first))) / ORIGIN_SHARE
     some_late = bool(later.size) and later.mean() < LATER_SHARE and min(near_s) <= limit
+    # Workers that average weights every few steps only are steps apart in between; each begins its own step after the last one.
+    some_late &= not (
+        later.size and (_measure_turns(dense, np.arange(1, len(first))) <= ORIGIN_SHARE * limit).mean() >= LATER_SHARE
+    )
     if float(np.max(np.abs(first))) <= limit or some_late:
         origin_s, shift = None, _find_other_origin(first, limit, evidence, warnings)
         if shift is None:

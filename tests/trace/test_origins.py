@@ -168,3 +168,20 @@ def test_steps_that_a_member_begins_before_another_ends() -> None:
     assert trace.step_origin_s is not None
     np.testing.assert_allclose(np.diff(trace.step_origin_s)[1:], 5.2, atol=1e-6)
     assert max(block.end_s.max() for block in trace.blocks) < 10.0
+
+
+def test_ranks_that_are_steps_apart_have_times_of_the_job() -> None:
+    """Weights are averaged every fourth step: one rank takes 1.6 s a step, the other waits for it then, two steps ahead before."""
+    rows: list[tuple[object, ...]] = []
+    for step in range(12):
+        synced_s = 1.6 * 4 * (step // 4)
+        for dp, unit_s in ((0, 0.5), (1, 0.8)):
+            begins_s = synced_s + 2.0 * unit_s * (step % 4)
+            for optype, at_s in (("forward-compute", 0.0), ("backward-compute", unit_s)):
+                rows.append((step, dp, 0, optype, begins_s + at_s, unit_s, 0, 0, dp))
+    job = pd.DataFrame(
+        rows, columns=["step", "dp_rank", "stage", "optype", "start_ts", "duration", "mb_id", "mc", "rank"]
+    )
+    trace = load(job)
+    assert trace.step_origin_s is not None
+    assert not [warning for warning in trace.warnings if "count from" in warning]
