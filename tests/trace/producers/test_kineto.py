@@ -655,6 +655,16 @@ def test_one_rank_of_a_pipeline_is_refused(tmp_path: Path) -> None:
         read(file)
 
 
+def test_a_file_that_is_no_trace_is_named_where_its_rank_is_missing(tmp_path: Path) -> None:
+    """A profiler that was killed leaves a file without a trace in it: an error, or a warning of a job that can be read, names it."""
+    pipeline_rank(1).write(tmp_path / "rank1.json", **distributed(1, 2))
+    (tmp_path / "rank0.json").write_bytes(b"\0" * 61)
+    with pytest.raises(TraceError, match=r"no Kineto traces begin in them: rank0\.json"):
+        read(tmp_path)
+    data_parallel_rank(forward_us=300.0).write(tmp_path / "rank1.json", **distributed(1, 2))
+    assert [warning for warning in read(tmp_path).warnings if "rank0.json" in warning]
+
+
 def test_waits_of_a_sharded_rank_are_gathered_at_its_end(tmp_path: Path) -> None:
     """What FSDP waits for parameters inside a forward is no part of it, and comes before the reduction of the gradients."""
     trace = data_parallel_rank(forward_us=300.0)

@@ -40,7 +40,7 @@ def refuse_other_jobs(parts: Sequence[Rank]) -> None:
             if why and not reason:
                 wrong, reason = n, why
     if len(jobs) > 1:
-        shown = "; ".join(_list_names([parts[n].where for n in job]) for job in jobs[:MAX_NAMED])
+        shown = "; ".join(list_names([parts[n].where for n in job]) for job in jobs[:MAX_NAMED])
         more = "" if len(jobs) <= MAX_NAMED else f"; and {len(jobs) - MAX_NAMED} more"
         raise TraceError(
             f"{reason}; expected the traces of one job, and these seem to be of {len(jobs)}: {shown}{more}: name one file, or "
@@ -81,7 +81,7 @@ def _began_us(part: Rank, step: int) -> float:
     return began if began > UNIX_US else np.nan
 
 
-def _list_names(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
     """Name some files."""
     shown = ", ".join(name.rpartition("/")[2] for name in names[:MAX_NAMED])
     return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")

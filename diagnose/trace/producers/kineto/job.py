@@ -26,7 +26,7 @@ from diagnose.model.trace import Seconds
 from diagnose.trace.clocks import align
 from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.producers.catalogue import Report
-from diagnose.trace.producers.kineto.apart import refuse_other_jobs
+from diagnose.trace.producers.kineto.apart import list_names, refuse_other_jobs
 from diagnose.trace.producers.kineto.layout import Layout, place_ranks
 from diagnose.trace.producers.kineto.operations import CUT, Operations
 from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
@@ -82,14 +82,27 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
         parts = _count_alike(parts)
     parts, numbers = _join_cycles(parts, numbers)
     _refuse_empty(parts, name)
-    layout = place_ranks(parts, numbers, name=name)
+    left_out = [name_in(inputs.path, file, name) for file in inputs.files if file not in files and ".json" in file.name]
+    told = f"left out, as no Kineto traces begin in them: {list_names(left_out)}" if left_out else ""
+    try:
+        layout = place_ranks(parts, numbers, name=name)
+    except TraceError as error:
+        if not told:
+            raise
+        raise TraceError(f"{error.message}; {told}", where=error.where) from error
     recording, one_clock = _lay_out(parts, layout)
     one_clock = one_clock and not lent
     recording = dataclasses.replace(
         recording,
         dropped=(*recording.dropped, *_count_dropped(parts, len(inputs.files) - len(files))),
         unobserved=(*recording.unobserved, *_list_missing(parts, recording)),
-        warnings=(*warnings, *layout.warnings, *(w for rank in parts for w in rank.warnings), *_warn(parts, recording)),
+        warnings=(
+            *([told] if told else []),
+            *warnings,
+            *layout.warnings,
+            *(w for rank in parts for w in rank.warnings),
+            *_warn(parts, recording),
+        ),
         host_time=_join_host_time(parts),
     )
     if one_clock:
