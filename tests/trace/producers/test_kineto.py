@@ -656,7 +656,7 @@ def test_one_rank_of_a_pipeline_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_no_trace_is_named_where_its_rank_is_missing(tmp_path: Path) -> None:
-    """A profiler that was killed leaves a file without a trace in it: an error, or a warning of a job that can be read, names it."""
+    """A profiler that was killed leaves a file without a trace in it: an error, or a warning, names it."""
     pipeline_rank(1).write(tmp_path / "rank1.json", **distributed(1, 2))
     (tmp_path / "rank0.json").write_bytes(b"\0" * 61)
     with pytest.raises(TraceError, match=r"no Kineto traces begin in them: rank0\.json"):
