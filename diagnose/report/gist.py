@@ -32,6 +32,8 @@ _PART_SHARE = 0.01
 _LONG_COMMAND = 70
 #: Parts of a step in more characters than this do not fit their two lines.
 _LONG_PARTS = 138
+#: What a recording lacks that has none of the ranks that its only one waits for.
+_PEERS = "peers"
 #: A collective that did not end, in the words of PyTorch, and what says who was missing.
 _TIMEOUT = "collective operation timeout"
 _ASK_DUMPS = "dumps of the Flight Recorder (TORCH_NCCL_TRACE_BUFFER_SIZE) say who was missing"
@@ -72,6 +74,8 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
     if from_log and diagnosis.log is not None:
         return from_log + words.describe_starts(diagnosis.log)
+    if _list_absent(diagnosis):
+        return now  # what a rank waits for others that are not there is not known to be a fault
     if clean is None or not 0 < clean < recorded or words.seconds(clean) == words.seconds(recorded):
         return now
     # What has no name may be more work: it is not called a fault.
@@ -291,6 +295,13 @@ def hours_lost_a_day(diagnosis: Diagnosis) -> float | None:
     return 24.0 * diagnosis.job.world_size * lost * left / analysed
 
 
+def _list_absent(diagnosis: Diagnosis) -> list[str]:
+    """List the ranks, as a recording says it, that others wait for and of which it has nothing."""
+    return (
+        [entry.what for entry in diagnosis.recording.unobserved if _PEERS in entry.lacks] if diagnosis.recording else []
+    )
+
+
 def _describe_doubts(diagnosis: Diagnosis) -> str:
     """Say how many warnings there are, and what could not be looked for."""
     said = [f"{words.count(len(diagnosis.warnings), 'warning')}"] if diagnosis.warnings else []
@@ -299,6 +310,7 @@ def _describe_doubts(diagnosis: Diagnosis) -> str:
             prose(diagnosis.warnings[0]),
             *([f"{len(diagnosis.warnings) - 1} more"] if diagnosis.warnings[1:] else []),
         ]
+    said = [f"not there: {prose(what)}" for what in _list_absent(diagnosis)] + said
     if diagnosis.not_checked and diagnosis.is_replayed:
         said.append(f"could not be checked: {', '.join(escape(entry.cause) for entry in diagnosis.not_checked)}")
     return "; ".join(said)

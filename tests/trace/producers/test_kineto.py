@@ -13,6 +13,7 @@ from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Recording
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
+from diagnose.report import gist
 from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import kineto
 from diagnose.trace.producers.kineto.annotations import parse_annotation
@@ -482,6 +483,14 @@ def test_a_lone_rank_that_waits_is_inconclusive(tmp_path: Path, header: dict[str
     assert found.verdict == "inconclusive"
     assert found.causes == ()
     assert "network-fault" in {entry.cause for entry in found.not_checked}
+
+
+def test_what_a_lone_rank_lacks_stands_on_its_page(tmp_path: Path) -> None:
+    """Its wait for input is named; how much quicker it were without waiting for others nobody knows, and who is not there is said."""
+    found = diagnose_job(Request(training_loop("LFBU" * 12).write(tmp_path / "rank0.json", **distributed(0, 2))))
+    assert [cause.cause for cause in found.causes] == ["data-loading"]
+    assert gist.describe_pace(found) == "450 us a step"
+    assert "not there: 1 of 2 ranks; " in next(row.text for row in gist.list_rows(found) if row.label == "Note")
 
 
 def slow_reductions(trace: KinetoTrace, late_us: np.ndarray) -> None:
