@@ -486,7 +486,7 @@ def test_a_lone_rank_that_waits_is_inconclusive(tmp_path: Path, header: dict[str
 
 
 def test_what_a_lone_rank_lacks_stands_on_its_page(tmp_path: Path) -> None:
-    """Its wait for input is named; how much quicker it were without waiting for others nobody knows, and who is not there is said."""
+    """Its wait for input is named; nobody knows how quick it were without waiting for others, and who is not there is said."""
     found = diagnose_job(Request(training_loop("LFBU" * 12).write(tmp_path / "rank0.json", **distributed(0, 2))))
     assert [cause.cause for cause in found.causes] == ["data-loading"]
     assert gist.describe_pace(found) == "450 us a step"
