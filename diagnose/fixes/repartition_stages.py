@@ -165,8 +165,9 @@ def _to_remedy(prices: _LayoutPrices, found: Found, settings: Mapping[str, str])
         assumptions.append(
             "the layout is chosen for the time after all other faults are mended: else it would work around them"
         )
+    guess = "" if model.known else f"if there are {sum(model.layers)} layers, "
     return Remedy(
-        summary=f"{_moves(model, layout)}: {name_layout(layout)} layers on the {_stages(prices.chunks)}",
+        summary=f"{guess}{_moves(model, layout)}: {name_layout(layout)} layers on the {_stages(prices.chunks)}",
         how=choose_how(_how(layout, model.n_stages), prices.analysis.trace.job),
         changes=model.change(layout),
         settings={**settings, **chosen},
