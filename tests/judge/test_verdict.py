@@ -19,6 +19,7 @@ from diagnose.faults.decoys import Evaluation
 from diagnose.faults.generate import generate
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.network_fault import NetworkFault
+from diagnose.faults.planned_work import PlannedWork
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
@@ -1091,15 +1092,20 @@ def test_collections_that_all_ranks_plan_too_often_are_to_be_rarer() -> None:
     assert "not every 10" in cause.fixes[0].summary
 
 
+#: Rows that say what is done every fifth step.
+LOGGED = PlannedWork(period_steps=5, seconds=1e-4)
+
+
 @pytest.mark.parametrize(
-    ("microbatches", "slowdown", "verdict"), [(1, 5.0, "inconclusive"), (2, 5.0, "healthy"), (1, 1.2, "healthy")]
+    ("microbatches", "slowdown", "rows", "verdict"),
+    [(1, 5.0, (), "inconclusive"), (1, 5.0, (LOGGED,), "healthy"), (2, 5.0, (), "healthy"), (1, 1.2, (), "healthy")],
 )
 def test_dear_forwards_every_so_many_steps_are_an_evaluation_where_all_of_a_step_are_long(
-    microbatches: int, slowdown: float, verdict: str
+    microbatches: int, slowdown: float, rows: tuple[PlannedWork, ...], verdict: str
 ) -> None:
     """One forward a step may as well stop as evaluate: where that costs much nobody can tell, and it is not called planned."""
     spec = JobSpec(pp=1, dp=4, microbatches=microbatches, steps=20, contiguous=True, seed=5)
-    job = generate(spec, decoys=[Evaluation(period_steps=5, slowdown=slowdown)])
+    job = generate(spec, decoys=[Evaluation(period_steps=5, slowdown=slowdown), *rows])
     found = diagnose_table(job.trace)
     assert (found.verdict, found.causes) == (verdict, ())
     assert any("that is no fault" in warning for warning in found.warnings) == (verdict == "healthy" and slowdown > 2.0)

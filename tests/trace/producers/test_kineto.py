@@ -18,6 +18,7 @@ from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import kineto
 from diagnose.trace.producers.kineto.annotations import parse_annotation
 from diagnose.trace.producers.kineto.events import Stream, read_events
+from diagnose.trace.producers.kineto.rank import read_rank
 from tests.trace.producers.kineto_traces import (
     NCCL_STREAM,
     STREAM,
@@ -367,15 +368,33 @@ def test_waits_within_computes_are_put_before_the_last_reduction(tmp_path: Path,
     assert backward_s == pytest.approx(0.0 if waits else 996e-6, abs=5e-6)
 
 
-@pytest.mark.parametrize(("description", "ep_size"), [("default_pg", 2), ("CONTEXT_PARALLEL_GROUP", None)])
-def test_ranks_that_exchange_all_with_all_share_experts(tmp_path: Path, description: str, ep_size: int | None) -> None:
-    """Two exchanges a layer of all with all are tokens, sent to experts and back, where they are not of a sequence's parts."""
+def test_waits_within_computes_of_a_pipeline_stay_there(tmp_path: Path) -> None:
+    """A rank that sends to another one may wait before a compute for that: nothing is moved."""
+    lengths = []
+    for us in (4.0, 1000.0):
+        trace = exchanging("GatherFromModelParallelRegion", us)
+        for update in [event for event in trace.events if event["name"].startswith("Optimizer.step")]:
+            trace.span("cpu_op", "c10d::send", update["ts"] - 1000.0, 2.0)
+        found = read_rank(trace.write(tmp_path / f"{us}.json", **distributed(0, 2)), "a").operations
+        at = np.isin(found.op, (Op.FORWARD, Op.BACKWARD))
+        lengths.append(float((found.end - found.start)[at].sum()))
+    assert lengths[1] - lengths[0] == pytest.approx(6 * 996.0)
+
+
+@pytest.mark.parametrize(
+    ("description", "world", "ep_size"),
+    [("default_pg", 2, 2), ("default_pg", 3, None), ("CONTEXT_PARALLEL_GROUP", 2, None)],
+)
+def test_ranks_that_exchange_all_with_all_share_experts(
+    tmp_path: Path, description: str, world: int, ep_size: int | None
+) -> None:
+    """They send tokens to experts and back, where these are no parts of a sequence; not known where one of them is not there."""
     for rank in range(2):
         trace = training_loop("FBU" * 3)
         for event in [event for event in trace.events if event["name"] == "aten::linear"]:
             named = {"Collective name": "all_to_allv", "Process Group Description": description}
             trace.span("cpu_op", "record_param_comms", event["ts"] + 1.0, 2.0, **named)
-        trace.write(tmp_path / f"rank{rank}.json", **distributed(rank, 2))
+        trace.write(tmp_path / f"rank{rank}.json", **distributed(rank, world))
     assert read(tmp_path).job.get("ep_size") == ep_size
 
 

@@ -49,7 +49,7 @@ class Collectives:
         self.parallel = any(name.startswith(("FSDP::", *WRAPPERS)) for name in found.names)
         self.sharded = any(name.startswith(("FSDP::", "FullyShardedDataParallel")) for name in found.names)
         self.expert_group = _find_expert_group(found)
-        self.busy = gpu.busy if gpu.is_there else _find_busy(found, main, with_autograd=not self.sharded)
+        self.busy = gpu.busy if gpu.is_there else _find_busy(found, main)
         self.running = self._find_running(found)
 
     def _list_asked(self, found: Collected) -> list[tuple[float, Exchange]]:
@@ -165,34 +165,24 @@ class Collectives:
 
 
 def _find_expert_group(found: Collected) -> str | None:
-    """Name the group whose ranks send tokens to experts and take them back: two exchanges of all with all in each layer.
+    """Name the group whose ranks send tokens to experts and take them back, all to all.
 
     Attention that is split over a sequence exchanges so, too, in a group whose name says so.
     """
     calls = [one for one in found.exchanges if one.collective == "all_to_all" and one.by in ("call", "kernel")]
     calls = [one for one in calls if not any(part in one.description for part in SPLITS_SEQUENCES)]
-    return calls[0].group if len(calls) > 1 else None
+    return calls[0].group if calls else None
 
 
-def _find_busy(found: Collected, main: int, *, with_autograd: bool) -> tuple[Seconds, Seconds]:
-    """Find when the main thread computed: its operators but calls of collectives, waits for them, and what holds these.
-
-    Nodes of autograd that hold none compute, too; but hooks of a sharded job wait in them for what was called for before.
-    """
-    start, end, key = (
-        np.concatenate(
-            [
-                getattr(spans, field)[spans.thread == main]
-                for spans in (found.operators, found.autograd)[: 1 + with_autograd]
-            ]
-        )
-        for field in ("start", "end", "key")
-    )
-    waits = np.array([WAITS in name for name in found.operator_names], dtype=bool)[key]
+def _find_busy(found: Collected, main: int) -> tuple[Seconds, Seconds]:
+    """Find when the main thread computed: its operators but calls of collectives, waits for them, and what holds these."""
+    on_main = found.operators.take(found.operators.thread == main)
+    waits = np.array([WAITS in name for name in found.operator_names], dtype=bool)[on_main.key]
     calls = [one.start for one in found.exchanges if one.by == "call" and one.thread == main]
-    at = np.sort(np.concatenate([start[waits], np.array(calls)]))
-    computes = ~waits & (np.searchsorted(at, end) == np.searchsorted(at, start))
-    return merge(start[computes], end[computes])
+    at = np.sort(np.concatenate([on_main.start[waits], np.array(calls)]))
+    holds = np.searchsorted(at, on_main.end) > np.searchsorted(at, on_main.start)
+    computing = on_main.take(~(waits | holds))
+    return merge(computing.start, computing.end)
 
 
 def _pair_works(found: Collected) -> list[tuple[float, Exchange]]:
