@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from diagnose.model.cause import Alternative, Cause, EvidenceItem, Fix, NotChecked, RefusedFix, When
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.place import Link, Where, Worker
-from diagnose.report import terminal, words
+from diagnose.report import overview, terminal, words
 from diagnose.report.brief import render
 from diagnose.report.escape import escape
 from tests.fixture_jobs import FIXTURES, diagnosed
@@ -163,6 +163,7 @@ def test_no_job_is_slower_by_less_than_nothing() -> None:
     times = msgspec.structs.replace(found.step_time, clean=1.02 * found.step_time.recorded)
     page = page_of(dataclasses.replace(found, step_time=times))
     assert "slower than without" not in page and f"{words.seconds(times.recorded)} a step" in page
+    assert overview.sum_up(found).slower and not overview.sum_up(dataclasses.replace(found, step_time=times)).slower
 
 
 def test_what_has_no_name_is_called_no_fault() -> None:

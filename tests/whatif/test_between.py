@@ -57,6 +57,15 @@ def test_a_row_long_after_the_last_step_is_no_time_of_it(origin_s: float) -> Non
     assert between(job(starts, rows)) == pytest.approx({10: 0.0, 11: 53.0, 12: 3.0}, abs=1e-6)
 
 
+def test_a_row_long_after_the_last_step_before_a_restart_is_no_time_of_it() -> None:
+    """A job that failed in step 11 logs that 50 s later: the steps before it, and after the restart, follow at once."""
+    m = job(
+        {10: 1000.0, 11: 1009.0, 12: 5000.0, 13: 5009.0}, [(11, stage, "log", STEP_S + 50.0, 0.0) for stage in (0, 1)]
+    )
+    trace = dataclasses.replace(m.trace, restarted_steps=(12,))
+    assert measure_between(trace, m.observed).tolist() == pytest.approx([0.0] * 4, abs=1e-6)
+
+
 def test_single_steps_know_no_gap() -> None:
     """Where no two sampled steps follow each other nothing is said of the time between them."""
     assert set(between(job({10: 1000.0, 20: 1100.0, 40: 2000.0})).values()) == {0.0}

@@ -180,8 +180,7 @@ def _find_busy(found: Collected, main: int) -> tuple[Seconds, Seconds]:
     waits = np.array([WAITS in name for name in found.operator_names], dtype=bool)[on_main.key]
     calls = [one.start for one in found.exchanges if one.by == "call" and one.thread == main]
     at = np.sort(np.concatenate([on_main.start[waits], np.array(calls)]))
-    holds = np.searchsorted(at, on_main.end) > np.searchsorted(at, on_main.start)
-    computing = on_main.take(~(waits | holds))
+    computing = on_main.take(np.searchsorted(at, on_main.end) == np.searchsorted(at, on_main.start))
     return merge(computing.start, computing.end)
 
 
