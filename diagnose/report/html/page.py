@@ -253,7 +253,8 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     )
     if times.clean is not None and times.clean > 0:
         facts.append(("Without known faults", words.seconds(times.clean), "by replay"))
-        facts.append(("Slower by", f"{words.ratio(times.recorded / times.clean)}x", "recorded over that"))
+        if times.clean <= times.recorded:
+            facts.append(("Slower by", f"{words.ratio(times.recorded / times.clean)}x", "recorded over that"))
     if diagnosis.gpu_hours_wasted is not None:
         whole = words.hours(diagnosis.gpu_hours_analysed)
         facts.append(("GPU hours lost", words.hours(diagnosis.gpu_hours_wasted), f"of {whole} analysed"))
