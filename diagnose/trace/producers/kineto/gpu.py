@@ -32,10 +32,6 @@ class GpuTime:
         self._annotations = found.gpu_annotations
         self.is_there = bool(len(found.kernels) or communication or len(found.gpu_annotations))
         self.busy = merge(found.kernels.start, found.kernels.end)
-        self._running = merge(
-            np.array([exchange.start for exchange in communication]),
-            np.array([exchange.end for exchange in communication]),
-        )
 
     def of(self, start: float, end: float, name: int = -1, nth: int = -1) -> Range | None:
         """Say when the computing kernels launched from `start` to `end` (of the host) ran, microseconds of the file.
@@ -72,10 +68,6 @@ class GpuTime:
         """List the kernels of the communication library launched from `start` to `end`."""
         first, last = np.searchsorted(self._comm_launched, (start, end))
         return [exchange for _, exchange in self.launched[first:last]]
-
-    def waited(self, start: float, end: float) -> float:
-        """Say how long only communication ran from `start` to `end`, microseconds."""
-        return measure_alone(self._running, self.busy, start, end)
 
 
 def merge(start: Seconds, end: Seconds) -> tuple[Seconds, Seconds]:
