@@ -142,11 +142,7 @@ def shift_origin(
     # Some steps may begin late, or most of them, but on the clock of the job nearly all begin about where the one before ends.
     near_s = float(np.median(np.abs(first))), float(np.min(np.abs(first))) / ORIGIN_SHARE
     some_late = bool(later.size) and later.mean() < LATER_SHARE and min(near_s) <= limit
-    # Workers that average weights every few steps only are steps apart in between; each begins its own step after the last one.
-    some_late &= not (
-        later.size and (_measure_turns(dense, np.arange(1, len(first))) <= ORIGIN_SHARE * limit).mean() >= LATER_SHARE
-    )
-    if float(np.max(np.abs(first))) <= limit or some_late:
+    if float(np.max(np.abs(first))) <= limit or (some_late and not _are_in_turn(dense, limit)):
         origin_s, shift = None, _find_other_origin(first, limit, evidence, warnings)
         if shift is None:
             return None, None, evidence
@@ -158,6 +154,15 @@ def shift_origin(
     dense.start_s -= shift[:, None]
     dense.end_s -= shift[:, None]
     return origin_s, shift, _move(evidence, shift)
+
+
+def _are_in_turn(dense: Dense, length_s: float) -> bool:
+    """Say whether nearly every worker begins a step after its own last one, as on the clock of the job, however far workers are apart.
+
+    Those that average their weights every few steps only are steps apart in between.
+    """
+    turns_s = _measure_turns(dense, np.arange(1, dense.start_s.shape[1]))
+    return bool((turns_s <= ORIGIN_SHARE * length_s).mean() >= LATER_SHARE)
 
 
 def _are_near(first_s: Seconds, length_s: float) -> bool:
