@@ -157,7 +157,7 @@ def shift_origin(
 
 
 def _are_in_turn(dense: Dense, length_s: float) -> bool:
-    """Say whether nearly every worker begins a step after its own last one, as on the clock of the job, however far workers are apart.
+    """Say whether workers begin nearly each step after their own last one, as on the clock of the job, however far they are apart.
 
     Those that average their weights every few steps only are steps apart in between.
     """
