@@ -20,8 +20,8 @@ from diagnose.whatif.observed import Observed
 MIN_OF_STEP, MIN_MICROBATCHES, MIN_STEPS = 2, 32, 4
 #: Tokens tell where they predict this part of how microbatches differ that were not fitted to, as `ExpertPart` asks it.
 LEAST_EXPLAINED = 0.05
-#: A pause is no work: beyond this many robust deviations it counts as so many.
-CLIP_DEVIATIONS = 6.0
+#: A pause is no work: what is off by more than this many robust deviations counts as so many, in some rounds of fitting.
+CLIP_DEVIATIONS, N_ROUNDS = 6.0, 4
 #: A rank has more than others all the time, or less, by this part at least, and so many deviations of its own microbatches.
 LEAST_MORE, APART_DEVIATIONS = 0.015, 3.0
 #: An optimizer that takes so many times as long as others' is that of a slow machine.
@@ -79,15 +79,14 @@ def _fit_microbatches(columns: Seconds, cost: Seconds, there: Bools) -> Seconds 
     x = np.stack([column / column[there].mean() - 1.0 for column in columns])
     within, y = _within(x, there), _within(cost[None], there)[0]
     width = CLIP_DEVIATIONS * robust_deviation(y[there])
-    y = np.clip(y, -width, width)
     even, odd = slice(0, None, 2), slice(1, None, 2)
-    missed = sum(
-        float(((y[:, seen] - np.tensordot(_fit(within[:, :, fitted], y[:, fitted]), within[:, :, seen], 1)) ** 2).sum())
-        for fitted, seen in ((even, odd), (odd, even))
-    )
-    if missed > (1.0 - LEAST_EXPLAINED) * float((y**2).sum()):
+    missed = 0.0
+    for fitted, seen in ((even, odd), (odd, even)):
+        price = _fit_work(within[:, :, fitted], y[:, fitted], there[:, fitted])
+        missed += _measure_loss(y[:, seen] - np.tensordot(price, within[:, :, seen], 1), width)
+    if missed > (1.0 - LEAST_EXPLAINED) * _measure_loss(y, width):
         return None
-    ratio = 1.0 + np.tensordot(_fit(within, y), np.where(there, x, 0.0), 1)
+    ratio = 1.0 + np.tensordot(_fit_work(within, y, there), np.where(there, x, 0.0), 1)
     return np.asarray(np.maximum(ratio, TINY_RATIO))
 
 
@@ -147,6 +146,24 @@ def _within(values: Seconds, there: Bools) -> Seconds:
     """Take off what the microbatches of one worker and step share: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
     mean = np.where(there, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=0), 1)
     return np.where(there, values - mean, 0.0)
+
+
+def _measure_loss(missed: Seconds, width: float) -> float:
+    """Add up the squares of what was missed, none by more than a width."""
+    return float((np.clip(missed, -width, width) ** 2).sum())
+
+
+def _fit_work(x: Seconds, y: Seconds, there: Bools) -> Seconds:
+    """Say what each column costs, at least 0, whatever pauses lie within: shape (n_columns,).
+
+    Long documents are as rare as pauses are: what is clipped is not the time but by how much it is off what the columns say.
+    """
+    price = _fit(x, y)
+    for _ in range(N_ROUNDS):
+        told = np.tensordot(price, x, 1)
+        width = CLIP_DEVIATIONS * robust_deviation((y - told)[there])
+        price = _fit(x, told + np.clip(y - told, -width, width))
+    return price
 
 
 def _fit(x: Seconds, y: Seconds) -> Seconds:

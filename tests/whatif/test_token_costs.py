@@ -15,7 +15,7 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.documents import Documents
 from diagnose.model.optype import Op
 from diagnose.model.trace import Nodes, Seconds
-from diagnose.whatif.token_costs import _compare_optimizers, _fit, _fit_ranks, _gather
+from diagnose.whatif.token_costs import _compare_optimizers, _fit, _fit_microbatches, _fit_ranks, _gather
 from tests.judge.cases import causes, measure
 
 JOB = JobSpec(pp=2, dp=4, microbatches=4, steps=16, noise=0.5, seed=29)
@@ -51,6 +51,19 @@ def test_tokens_that_tell_nothing_change_nothing(seed: int) -> None:
     found, without = measure(told).breakdown, measure(trace).breakdown
     assert not found.has_token_costs
     np.testing.assert_array_equal(found.worker_ratio, without.worker_ratio)
+
+
+def test_the_longest_documents_are_no_pauses() -> None:
+    """Where lengths have a long tail what is clipped is how far a time is off its tokens: pauses move the price by nothing."""
+    rng = np.random.default_rng(5)
+    squares = rng.lognormal(0.0, 1.2, (1, 4, 6, 32))
+    work = 0.4 + 0.6 * squares[0] / squares.mean()
+    cost = work * rng.lognormal(0.0, 0.01, work.shape)
+    cost[rng.random(work.shape) < 0.02] += 15.0
+    found = _fit_microbatches(squares, cost, np.ones(work.shape, dtype=bool))
+    assert found is not None
+    longest = work > np.quantile(work, 0.9)
+    np.testing.assert_allclose(found[longest] / work[longest], 1.0, atol=0.05)
 
 
 def test_columns_are_those_of_the_first_stage_that_differ() -> None:
