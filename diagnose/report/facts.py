@@ -68,11 +68,12 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
     steps = f"{words.count(len(w.steps), 'step')} analysed"
     steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
-    clean = "" if times.clean is None else f", {words.seconds(times.clean)} without faults"
+    without_s = words.without_named_s(diagnosis)
+    without = "" if without_s is None else f", {words.seconds(without_s)} without faults"
     gpus = words.count(job.world_size, "GPU") + (f" {name(job.gpu_type)}" if job.gpu_type else "")
     rows = [
         ("Job", f"{gpus} ({_shape(job)}), {steps}, {words.count(diagnosis.n_ops, 'operation')}"),
-        ("Step time", f"{words.seconds(times.recorded)} recorded{clean}"),
+        ("Step time", f"{words.seconds(times.recorded)} recorded{without}"),
         ("GPU hours", _describe_hours(diagnosis)),
         ("Replay", describe_replay(diagnosis)),
     ]

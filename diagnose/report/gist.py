@@ -58,7 +58,7 @@ class Row:
 def describe_pace(diagnosis: Diagnosis) -> str:
     """Say how slow a job is, or why nobody can say.
 
-    Recorded steps are compared with those without any fault.
+    Recorded steps are compared with those without the faults that are named.
     """
     if diagnosis.verdict == "inconclusive":
         return words.why_inconclusive(diagnosis)
@@ -66,7 +66,7 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         return prose(diagnosis.why)
     if diagnosis.is_from_collectives or words.is_hang(diagnosis):
         return describe_collectives_pace(diagnosis)
-    recorded, clean = diagnosis.step_time.recorded, diagnosis.step_time.clean
+    recorded, without_s = diagnosis.step_time.recorded, words.without_named_s(diagnosis)
     now = f"{words.seconds(recorded)} a step"
     if diagnosis.verdict == "healthy":
         worth = words.best_gain(diagnosis)
@@ -76,11 +76,11 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         return from_log + words.describe_starts(diagnosis.log)
     if _list_absent(diagnosis):
         return now  # what a rank waits for others that are not there is not known to be a fault
-    if clean is None or not 0 < clean < recorded or words.seconds(clean) == words.seconds(recorded):
+    if without_s is None or words.seconds(without_s) == words.seconds(recorded):
         return now
     # What has no name may be more work: it is not called a fault.
     without = "what has no name" if all(cause.cause == "unknown" for cause in diagnosis.causes) else "faults"
-    return f"{words.slower(recorded / clean)} slower than without {without}: {now}, not {words.seconds(clean)}"
+    return f"{words.slower(recorded / without_s)} slower than without {without}: {now}, not {words.seconds(without_s)}"
 
 
 def _describe_log_pace(log: LogFacts) -> str:

@@ -32,11 +32,11 @@ class JobInBrief:
 def sum_up(diagnosis: Diagnosis) -> JobInBrief:
     """Keep of a job what the table says."""
     is_slow = diagnosis.verdict == "straggling"
-    clean, recorded = diagnosis.step_time.clean, diagnosis.step_time.recorded
+    recorded, without_s = diagnosis.step_time.recorded, words.without_named_s(diagnosis)
     return JobInBrief(
         job=name(diagnosis.job.job_id) or "job",
         verdict=escape(diagnosis.verdict),
-        slower=words.slower(recorded / clean) if is_slow and clean and clean < recorded else "",
+        slower=words.slower(recorded / without_s) if is_slow and without_s is not None else "",
         hours_a_day=gist.hours_lost_a_day(diagnosis) if is_slow else None,
         cause=gist.name_causes(diagnosis.causes),
     )

@@ -14,6 +14,7 @@ from rich.cells import cell_len
 
 from diagnose.model.cause import Alternative, Cause, EvidenceItem, Fix, NotChecked, RefusedFix, When
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis_document import Ledger
 from diagnose.model.place import Link, Where, Worker
 from diagnose.report import overview, terminal, words
 from diagnose.report.brief import render
@@ -149,12 +150,17 @@ def test_do_comes_before_why() -> None:
 
 
 def test_one_baseline() -> None:
-    """The default page compares recorded steps with those without faults, and has no measure of the paper."""
+    """The default page compares recorded steps with those without what it names, and has no measure of the paper."""
     for name in PAGES:
         page = page_of(diagnosis_of(name))
         assert not re.search(r"\b(S [0-9]|M_W|M_S|simulated|ideal|discrepancy|waste)\b", page)
-    times = worker_fault().step_time
-    assert f"{words.seconds(times.recorded)} a step, not {words.seconds(times.clean)}" in page_of(worker_fault())
+    found = msgspec.structs.replace(worker_fault().step_time, recorded=10.0, clean=5.0)
+    ledger = Ledger({"worker-fault": 0.6}, {}, 0.4, 0.0)
+    for alone, without in ((0.2, "7.00 s"), (0.35, "6.50 s"), (0.7, "5.00 s")):
+        (cause,) = worker_fault().causes
+        causes = (msgspec.structs.replace(cause, recoverable=alone),)
+        page = page_of(dataclasses.replace(worker_fault(), step_time=found, ledger=ledger, causes=causes))
+        assert f"10.00 s a step, not {without}" in page
 
 
 def test_no_job_is_slower_by_less_than_nothing() -> None:

@@ -26,7 +26,7 @@ def draw_waterfall(times: StepTime, ledger: Ledger | None) -> Picture | None:
         said = sign + words.seconds(abs(share * lost_s)) + (f" ({words.percent(share)})" if ledger is not None else "")
         bars.append((name, level - share * lost_s, level, of, said))
         level -= share * lost_s
-    bars.append(("without known faults", 0.0, times.clean, "good", words.seconds(times.clean)))
+    bars.append(("without any loss", 0.0, times.clean, "good", words.seconds(times.clean)))
     sheet = Sheet("ledger", SIDE_WIDTH, _WATERFALL * len(bars) + 40, (14, 14, 4, 30))
     top = max(high for _, _, high, _, _ in bars)
     sheet.axes.set_xlim(0, top if top > 0 else 1.0)

@@ -251,10 +251,9 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
         if diagnosis.is_from_collectives or rates_alone
         else [("Step time", words.seconds(times.recorded), "recorded, mean")]
     )
-    if times.clean is not None and times.clean > 0:
-        facts.append(("Without known faults", words.seconds(times.clean), "by replay"))
-        if times.clean <= times.recorded:
-            facts.append(("Slower by", f"{words.ratio(times.recorded / times.clean)}x", "recorded over that"))
+    if (without_s := words.without_named_s(diagnosis)) is not None:
+        facts.append(("Without known faults", words.seconds(without_s), "by replay"))
+        facts.append(("Slower by", f"{words.ratio(times.recorded / without_s)}x", "recorded over that"))
     if diagnosis.gpu_hours_wasted is not None:
         whole = words.hours(diagnosis.gpu_hours_analysed)
         facts.append(("GPU hours lost", words.hours(diagnosis.gpu_hours_wasted), f"of {whole} analysed"))

@@ -22,13 +22,13 @@ def draw_steps(data: ReportData, width: float) -> Picture | None:
     evidence = data.analysis.trace.evidence
     saved = np.unique(evidence.step[evidence.op == Op.CHECKPOINT])
     saved = saved[np.isin(saved, steps)]
-    lines = [Line("recorded", recorded_s, "accent"), Line("without known faults", clean_s, "good", dashed=True)]
+    lines = [Line("recorded", recorded_s, "accent"), Line("without any loss", clean_s, "good", dashed=True)]
     causes = data.diagnosis.causes
     marks = Marks([(cause.cause, cause.when) for cause in causes], saved.tolist())
     sheet = draw_lines("steps", steps, lines, "seconds", marks, width)
     worst = int(np.nanargmax(recorded_s))
     says = f"Step times from {words.seconds(float(np.nanmin(recorded_s)))} to {words.seconds(float(recorded_s[worst]))}"
-    says += f", the longest is step {steps[worst]}; without known faults {words.seconds(gains.clean_s)} on average."
+    says += f", the longest is step {steps[worst]}; without any loss {words.seconds(gains.clean_s)} on average."
     says += "".join(
         f" {cause.title.strip().capitalize()}: {since}." for cause in causes if (since := words.since(cause.when))
     )
@@ -42,7 +42,7 @@ def draw_steps(data: ReportData, width: float) -> Picture | None:
         "Steps over time",
         says,
         sheet.svg(f"Lines over steps {steps[0]} to {steps[-1]}. {says}"),
-        ("step", "recorded", "without known faults"),
+        ("step", "recorded", "without any loss"),
         [(str(steps[i]), words.seconds(float(recorded_s[i])), words.seconds(float(clean_s[i]))) for i in shown],
         note="" if len(steps) <= MAX_ROWS else f"the {MAX_ROWS} slowest of {len(steps):,} steps",
         legend=tuple(line.legend for line in lines),
