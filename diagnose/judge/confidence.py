@@ -25,8 +25,6 @@ DOUBT_BY_FILLED = 2.0
 MAX_DOUBT = 0.5
 #: How sure a rule of each status can be at most.
 CERTAINTY = {"stable": 0.97, "experimental": 0.85}
-#: A cause is reported where rule and classifier together are this sure, whatever the size of its gain.
-REPORTED_FROM = 0.5
 #: Nobody is surer than this, or less sure than its complement.
 RAREST = 0.005
 #: Simulated steps this much longer than the recorded ones: operations overlap that S puts one after the other. As much as the
@@ -43,6 +41,8 @@ ALONE_GAIN = 0.05
 #: On a job unlike all of training no rule was tried out, or where much runs beside what S takes it to wait for: it is as sure as an
 #: experimental one.
 UNLIKE_CERTAINTY = CERTAINTY["experimental"]
+#: A cause whose gain is truly just below the least one is there all the same: what counts is that it gives back this part of it.
+THERE_SHARE = 0.5
 #: Error of a gain besides its spread over steps: what the taking apart itself gets wrong (share of the step).
 GAIN_ERROR = 0.005
 #: Microbatches and workers of one step see the same fault about half as independently as steps do.
@@ -82,8 +82,8 @@ def runs_beside(analysis: Analysis) -> bool:
 def believe(analysis: Analysis, judgement: Judgement, prediction: Prediction | None) -> float | None:
     """Say how sure a judgement is at most that its cause is there, whatever that costs; None where it is not to be reported.
 
-    A rule that fires is as sure as its status lets it be; the classifier can keep its cause from being reported. A rule that is
-    silent counts against it, and a veto forbids it. Where the rule is silent the classifier must be sure, and much must come back.
+    A rule that fires is as sure as its status lets it be. One that is silent counts against its cause, and a veto forbids it. Where
+    the rule is silent the classifier must be sure, and much must come back.
     """
     probability = probability_of(analysis, prediction, judgement.rule)
     if judgement.is_vetoed:
@@ -91,8 +91,7 @@ def believe(analysis: Analysis, judgement: Judgement, prediction: Prediction | N
     if not judgement.fires:
         sure = probability is not None and probability >= CLASSIFIER_ALONE_FROM
         return SILENT_CERTAINTY if sure and _gives_much(analysis, judgement.rule) else None
-    certain = _trust_rule(analysis, judgement.rule, prediction)
-    return certain if probability is None or _weigh(certain, probability) >= REPORTED_FROM else None
+    return _trust_rule(analysis, judgement.rule, prediction)
 
 
 def be_sure(

@@ -14,7 +14,7 @@ import msgspec.structs
 
 from diagnose.judge.alternatives import TOLD_FROM, list_impossible, merge_alternatives, split_confidence
 from diagnose.judge.classifier import Prediction
-from diagnose.judge.confidence import CERTAINTY, MAX_REPLAY_ERROR, be_sure, believe, overlaps_too_much
+from diagnose.judge.confidence import CERTAINTY, MAX_REPLAY_ERROR, THERE_SHARE, be_sure, believe, overlaps_too_much
 from diagnose.judge.evidence import list_evidence
 from diagnose.judge.lone import is_lone_rank, only_waits
 from diagnose.judge.places import locate_and_price
@@ -265,15 +265,21 @@ def _list_causes(
 ) -> tuple[list[Cause], set[str]]:
     """Report the causes that are said, and what they explain; those told as an alternative of another are one finding with it.
 
-    What is less probable, with all that it may be instead, is not said: nobody is to be sent for it.
+    What is less probable to give back what is asked for, with all that it may be instead, is not said: nobody is to be sent for it.
+    How sure a cause is tells whether it is there, not whether it gives quite as much.
     """
     claims = Counter(name for one in said for name in one.judgement.rule.components)
     likely: list[Cause] = []
     explained: set[str] = set()
     for one in said:
-        cause = _report(analysis, one, claims, prediction, least, impossible)
+        rule = one.judgement.rule
+        sure, there = (
+            be_sure(analysis, rule, one.certain, one.benefit, gain, prediction) for gain in (least, THERE_SHARE * least)
+        )
+        cause = _report(analysis, one, claims, prediction, there, least, impossible)
         cause = _lead_with_unknown(analysis, cause, one, least)
-        if cause.confidence + sum(other.confidence for other in cause.alternatives) >= SAID_FROM:
+        told = cause.confidence + sum(other.confidence for other in cause.alternatives)
+        if told * sure >= SAID_FROM * there:
             likely.append(cause)
             explained.update(one.judgement.rule.components)
     return merge_alternatives(likely), explained
@@ -303,13 +309,13 @@ def _report(
     said: _Said,
     claims: Mapping[str, int],
     prediction: Prediction | None,
+    sure: float,
     least: float,
     impossible: frozenset[str],
 ) -> Cause:
-    """Report one cause; `claims` says how many reported rules share each component."""
+    """Report one cause, `sure` with all that it may be; `claims` says how many reported rules share each component."""
     rule = said.judgement.rule
     where, recoverable = locate_and_price(analysis, rule.components, rule.place, least)
-    sure = be_sure(analysis, rule, said.certain, said.benefit, least, prediction)
     confidence, alternatives = split_confidence(rule, analysis.features, sure, impossible)
     return Cause(
         cause=rule.id,

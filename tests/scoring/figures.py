@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tests.scoring.judged import COUNTS, NOTHING, TOO_SMALL, UNKNOWN, Found, JudgedJob, judge_as_published
+from tests.scoring.judged import COUNTS, EVALUATION, NOTHING, TOO_SMALL, UNKNOWN, Found, JudgedJob, judge_as_published
 
 #: A true cause that costs at most this part less than the largest may be taken for it.
 AS_LARGE = 0.1
@@ -337,8 +337,8 @@ def measure_sure(rows: Iterable[JudgedJob]) -> Rate:
 def bin_confidence(rows: Iterable[JudgedJob]) -> tuple[Bin, ...]:
     """Part everything said into bins of equal count by confidence, and see how much of it is there.
 
-    Left out: `unknown`, which has no truth, causes that are there and too small to be required, and those of which something else
-    is there that they may be, as was said.
+    What a cause may be instead is said, too, with its own confidence. Left out: `unknown`, which has no truth, and causes that are
+    there and too small to be required.
     """
     said = list_said(rows)
     said.sort(key=lambda pair: pair[0])
@@ -350,16 +350,15 @@ def bin_confidence(rows: Iterable[JudgedJob]) -> tuple[Bin, ...]:
 
 
 def list_said(rows: Iterable[JudgedJob]) -> list[tuple[float, bool]]:
-    """List the confidence of everything said, and whether it is there; what is neither required nor false is left out."""
+    """List how sure everything said is, what it may be instead included, and whether it is there; left out is what is neither."""
     said: list[tuple[float, bool]] = []
     for row in rows:
         worth = {true.cause: true.worth for true in row.truth if true.tellable}
         worth |= {true.cause: TOO_SMALL for true in row.truth if not true.tellable}
-        pairs = [
-            (cause.confidence, worth.get(cause.cause, 0.0))
-            for cause in row.named()
-            if cause.cause in worth or not any(worth.get(other, 0.0) >= TOO_SMALL for other in cause.alternatives)
-        ]
+        worth |= {name: COUNTS for name in row.decoys if name == EVALUATION}
+        claims = [(cause.cause, cause.confidence) for cause in row.named()]
+        claims += [claim for cause in row.said for claim in cause.alternatives.items() if claim[0] != UNKNOWN]
+        pairs = [(confidence, worth.get(name, 0.0)) for name, confidence in claims]
         said += [(confidence, value >= COUNTS) for confidence, value in pairs if not TOO_SMALL <= value < COUNTS]
     return said
 

@@ -4,7 +4,7 @@ Enters: truths and causes said. Leaves: `JudgedJob`s, and words about those that
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from diagnose.faults.fault import Worker
 from diagnose.model.request import MIN_SPEEDUP
@@ -15,6 +15,8 @@ COUNTS = 1.0 - 1.0 / MIN_SPEEDUP
 TOO_SMALL = 0.008
 #: Said where time is lost and no cause is known for it.
 UNKNOWN = "unknown"
+#: An alternative of causes that is none, and the decoy that it is.
+EVALUATION = "evaluation"
 #: Decoys that cost time, which is nobody's fault.
 COSTLY = frozenset({"longer-computes", "older-machines", "uneven-experts"})
 #: Column of the confusion table for jobs in which nothing was said.
@@ -63,8 +65,8 @@ class SaidCause:
     links: tuple[tuple[Worker, Worker], ...] = ()
     onset_step: int | None = None
     pattern: str | None = None
-    #: What else it may be, as the finding itself says.
-    alternatives: tuple[str, ...] = ()
+    #: What else it may be, as the finding itself says, and how probably.
+    alternatives: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ def read_said(causes: "Sequence[Cause]") -> tuple[SaidCause, ...]:
             ),
             onset_step=cause.when.onset_step,
             pattern=cause.when.pattern,
-            alternatives=tuple(other.cause for other in cause.alternatives),
+            alternatives={other.cause: other.confidence for other in cause.alternatives},
         )
         for cause in causes
     )

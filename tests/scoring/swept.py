@@ -162,7 +162,7 @@ def read_row(fields: dict[str, Any]) -> JudgedJob:
                 **one,
                 "workers": workers(one["workers"]),
                 "stages": tuple(one["stages"]),
-                "alternatives": tuple(one["alternatives"]),
+                "alternatives": dict(one["alternatives"]),
                 "links": tuple((tuple(a), tuple(b)) for a, b in one["links"]),
             }
         )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.scoring.figures import CauseFigures, OnsetFigures, Rate, drop_unsure, measure
+from tests.scoring.figures import CauseFigures, OnsetFigures, Rate, drop_unsure, list_said, measure
 from tests.scoring.judged import (
     COUNTS,
     NOTHING,
@@ -354,12 +354,21 @@ def test_jobs_are_cut_by_world() -> None:
 
 def test_a_finding_that_names_the_true_cause_too_is_not_made_up() -> None:
     """What may be another cause, as it says, is neither found nor false where that one is there, and false elsewhere."""
-    both = said("a", alternatives=("b",))
+    both = said("a", confidence=0.6, alternatives={"b": 0.3})
     assert not row(true("b", tellable=False), both).made_up()
-    assert measure([row(true("b", tellable=False), both)]).sure == Rate(0, 0, None)
+    assert list_said([row(true("c"), both)]) == [(0.6, False), (0.3, False)]
+    assert list_said([row(true("b"), both)]) == [(0.6, False), (0.3, True)]
+    assert list_said([row(true("b", tellable=False), both)]) == [(0.6, False)]
     assert row(true("c"), both).made_up() == [both]
     assert row(true("b"), both).missed()
-    assert measure([row(true("a"), both)]).sure == Rate(1, 1, 1.0)
+    assert list_said([row(true("a"), both)]) == [(0.6, True), (0.3, False)]
+
+
+def test_what_is_an_evaluation_or_unknown_instead() -> None:
+    """An evaluation is there where the job has one, and it costs; nobody can say whether what is `unknown` is."""
+    or_else = said("a", confidence=0.6, alternatives={"evaluation": 0.2, UNKNOWN: 0.2})
+    assert list_said([row(true("a"), or_else)]) == [(0.6, True), (0.2, False)]
+    assert list_said([row(or_else, decoys=("evaluation",))]) == [(0.6, False), (0.2, True)]
 
 
 def test_unknown_is_right_where_chance_costs_time() -> None:
