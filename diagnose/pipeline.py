@@ -294,6 +294,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         reads_input=trace.job.reads_input,
         ep_size=trace.job.ep_size,
         carried_s=measure_carried(trace, observed),
+        members=trace.members,
     )
     between_s = measure_between(trace, observed)
     explained_s = explain_between(trace, observed, between_s)

@@ -41,6 +41,12 @@ def find_late_members(trace: Trace, breakdown: Breakdown) -> dict[tuple[int, int
     return {worker: _find_late_member(trace.members, breakdown, worker) for worker in slow_workers(breakdown)}
 
 
+def is_one_member(trace: Trace, breakdown: Breakdown) -> bool:
+    """Say whether one member of the slowest worker is what makes it slow."""
+    late = find_late_members(trace, breakdown)
+    return bool(late) and late[slow_workers(breakdown)[0]].member is not None
+
+
 def measure_members(trace: Trace, breakdown: Breakdown) -> Features:
     """Measure how far one member of the slowest worker is behind the others.
 

@@ -76,10 +76,11 @@ SLOW_DIRECTION_SHARE = 0.1
 SLOW_WORKER_SHARE = 0.1
 
 
-def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
+def measure_workers(breakdown: Breakdown, what_if: WhatIf, *, by_member: bool = False) -> Features:
     """Measure how far the slowest worker is behind its peers.
 
-    They are missing where no worker has peers, or nothing was lost.
+    `by_member` says that it is so for one of its tensor- or context-parallel members: no stage is longer for one of them. They are
+    missing where no worker has peers, or nothing was lost.
     """
     n_dp = breakdown.compute_s.shape[-1]
     names = (
@@ -121,8 +122,8 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf) -> Features:
             "worker.began_share": Feature(_count_began(breakdown)),
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
             "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
-            "worker.stage_doubt": Feature(_doubt_stage(breakdown)),
-            "worker.growth_doubt": Feature(_doubt_growth(breakdown)),
+            "worker.stage_doubt": Feature(0.0 if by_member else _doubt_stage(breakdown)),
+            "worker.growth_doubt": Feature(0.0 if by_member else _doubt_growth(breakdown)),
             "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.components import Breakdown, Experts
+from diagnose.model.members import Members
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
@@ -21,7 +22,14 @@ from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, find_usual_steps, without_microbatches
-from diagnose.whatif.components.worker import Draws, find_slow_workers, measure_draws, slow_throughout, slow_with
+from diagnose.whatif.components.worker import (
+    Draws,
+    find_slow_workers,
+    measure_draws,
+    slow_throughout,
+    slow_with,
+    told_by_member,
+)
 from diagnose.whatif.computes import gather_computes, gather_seconds
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
@@ -41,15 +49,25 @@ def take_apart(
     reads_input: bool | None = None,
     ep_size: int | None = None,
     carried_s: Sequence[Seconds] | None = None,
+    members: Members | None = None,
 ) -> Breakdown:
     """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long or late.
 
     `reads_input` says whether any worker reads data, `ep_size` how many data-parallel ranks share the experts; None where nobody
     says. `carried_s` is what workers still do of the step before when a step begins, as `measure_carried` says; None: unknown.
+    `members` are those of each worker, where the trace records them.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
-        return _take_apart(observed, evidence, n_stages, reads_input=reads_input, ep_size=ep_size, carried_s=carried_s)
+        return _take_apart(
+            observed,
+            evidence,
+            n_stages,
+            reads_input=reads_input,
+            ep_size=ep_size,
+            carried_s=carried_s,
+            members=members,
+        )
 
 
 def _take_apart(
@@ -60,6 +78,7 @@ def _take_apart(
     reads_input: bool | None,
     ep_size: int | None,
     carried_s: Sequence[Seconds] | None,
+    members: Members | None,
 ) -> Breakdown:
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
@@ -73,7 +92,8 @@ def _take_apart(
     variants = measure_variants(beside, work_s)
     alike_s = work_s if variants is None else work_s / variants
     experts = read_experts(observed, alike_s, n_stages, ep_size)
-    apart = _find_factors(observed, alike_s, order, n_stages, experts, ep_size)
+    by_member = told_by_member(members, compute_s, steps, n_stages) if compute_s.shape[-1] == 1 else None
+    apart = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, by_member=by_member)
     if experts.ratio is None and apart.experts.group > 1:
         # Experts that ranks share change what a whole stage takes, and hide who is slow on it, and how much: they are known now.
         shared = _shared_by_group(alike_s, apart.experts.group)
@@ -175,8 +195,12 @@ def _find_factors(
     told: Experts,
     ep_size: int | None,
     shared: Seconds | None = None,
+    by_member: Seconds | None = None,
 ) -> _Factors:
-    """Find the factors of computes, one after the other; `shared` is what no worker is behind by, as its peers are, too."""
+    """Find the factors of computes, one after the other; `shared` is what no worker is behind by, as its peers are, too.
+
+    `by_member` is what `told_by_member` says.
+    """
     shared = told.ratio if shared is None else shared
     even_s = alike_s if shared is None else alike_s / shared
     costs = read_token_costs(observed, even_s)
@@ -184,23 +208,21 @@ def _find_factors(
     by_rank = 1.0 if costs is None or draws is None or not costs.of_ranks else draws
     own_s = even_s if draws is None else even_s / draws  # who has more work is not slow
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
-    typical_s, optimizer_tells = find_usual_durations(observed, by_step, order, n_stages)
+    typical_s, is_told = find_usual_durations(observed, by_step, order, n_stages, by_member)
     drawn, more = measure_draws(own_s[:, 0][:, :, order]), 1.0 if draws is None else nan_median(draws, axis=0)
 
     def explain(
         typical_s: Seconds, pace: Seconds, step_ratio: Seconds, usual: Bools
     ) -> tuple[Seconds, Seconds, _Workers, Seconds]:
-        workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn)
-        if workers.slow.any() and not optimizer_tells.any():
+        workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, is_told, drawn)
+        if workers.slow.any() and not is_told.any():
             # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
             quick = np.where(workers.ratio > 1.0, np.nan, by_step)
             of_quick = lower_median(nan_median(quick[:, :, usual], axis=2), axis=2)
             typical_s = np.where(of_quick > 0, of_quick, typical_s)
             pace = by_step / typical_s[:, :, None, None]
             step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace), usual)
-            workers = _find_workers(
-                own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn, workers.ratio
-            )
+            workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, is_told, drawn, workers.ratio)
         return typical_s, step_ratio, workers, pace
 
     pace = by_step / typical_s[:, :, None, None]
@@ -220,7 +242,7 @@ def _find_factors(
     microbatches = find_microbatches(left if own_places is None else left / own_places, by_rank)
     if (error := microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
-        workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, optimizer_tells, drawn, workers.ratio)
+        workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, is_told, drawn, workers.ratio)
         left = _without_workers(uneven_s, typical_s, step_ratio, workers)
         microbatches = find_microbatches(left if own_places is None else left / own_places, by_rank)
     uneven = microbatches.uneven()

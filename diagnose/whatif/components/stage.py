@@ -73,7 +73,7 @@ class StagePart(Part):
 
 
 def find_usual_durations(
-    observed: Sequence[Observed], by_step: Seconds, order: Ints, n_stages: int
+    observed: Sequence[Observed], by_step: Seconds, order: Ints, n_stages: int, by_member: Seconds | None = None
 ) -> tuple[Seconds, Bools]:
     """Say what a compute usually takes on each virtual stage, and which stages are long for a slow worker alone.
 
@@ -83,13 +83,15 @@ def find_usual_durations(
         Median over the microbatches, seconds.
     order : ndarray of int64, shape (n_steps,)
         Puts the steps in time.
+    by_member : ndarray of float64, shape (n_stages,), optional
+        With one dp rank: what `told_by_member` says.
 
     Returns
     -------
     typical_s : ndarray of float64, shape (2, n_virtual)
         Seconds.
     told : ndarray of bool, shape (n_stages,)
-        With one dp rank: stages whose optimizer says that the worker is slow.
+        With one dp rank: stages whose optimizer, or one member, says that the worker is slow.
     """
     by_rank = nan_median(by_step, axis=2)  # (2, n_virtual, n_dp)
     typical_s = lower_median(np.where(_quick_ranks(by_step, by_rank, n_stages), by_rank, np.nan), axis=2)
@@ -99,6 +101,8 @@ def find_usual_durations(
     typical_s = _typical_while_quick(lower_median(by_step[:, :, order], axis=3), typical_s, n_stages)
     if by_step.shape[-1] > 1:
         return typical_s, np.zeros(n_stages, dtype=bool)
+    if by_member is not None and by_member.any():
+        return typical_s * np.tile(1.0 - by_member, typical_s.shape[1] // n_stages), by_member > 0
     told = told_by_optimizer(observed, typical_s, n_stages)
     for stage in np.flatnonzero(told).tolist():
         others = np.flatnonzero(np.arange(typical_s.shape[1]) % n_stages != stage)

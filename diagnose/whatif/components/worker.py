@@ -6,9 +6,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.components import Breakdown, Traits
+from diagnose.model.members import Members
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.change_points import Positions, Rise, find_rise
 from diagnose.numerics.robust import (
     MAD_TO_SIGMA,
@@ -179,6 +180,30 @@ def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages
     return told
 
 
+def told_by_member(members: Members | None, compute_s: Seconds, steps: Ints, n_stages: int) -> Seconds:
+    """With one dp rank, say which part of the computes of each stage one tensor- or context-parallel member makes longer.
+
+    It is the one that waits least for the others within them, in nearly all steps: they compute the same, and a long stage makes
+    all of them compute longer. By how much less than any other it waits is what it takes longer. 0 where nobody is that; shape
+    (n_stages,).
+    """
+    longer = np.zeros(n_stages)
+    if members is None or members.wait_s is None or members.n_members < 2:
+        return longer
+    wait_s = members.wait_s[np.searchsorted(members.steps, steps), 0]  # (n_steps, n_stages, n_members)
+    computed_s = np.nansum(compute_s[..., 0], axis=(0, 2)).reshape(-1, n_stages, len(steps)).sum(axis=0)
+    for stage in range(n_stages):
+        known = np.isfinite(wait_s[:, stage]).all(axis=1)
+        if known.sum() < MIN_LEVEL_STEPS:
+            continue
+        of_member = wait_s[known, stage]
+        least, next_one = np.sort(of_member.sum(axis=0))[:2]
+        is_least = of_member.argmin(axis=1) == of_member.sum(axis=0).argmin()
+        if is_least.mean() >= THROUGHOUT_SHARE:
+            longer[stage] = (next_one - least) / max(computed_s[stage, known].sum(), TINY_RATIO)
+    return np.where(longer > SLOW_RATIO, longer, 0.0)
+
+
 def slow_throughout(
     compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, worker_log: Seconds, n_stages: int, drawn: "Draws"
 ) -> Bools:
@@ -303,7 +328,7 @@ def find_slow_workers(
     excess : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
         Log of pace against the stage's and step's usual, steps in time.
     told : ndarray of bool, shape (n_stages,)
-        With one dp rank: stages whose optimizer says that the worker is slow.
+        With one dp rank: stages whose optimizer, or one member, says that the worker is slow.
     drawn : Draws
         Steps in time.
     known : ndarray of float64, shape of `excess`, optional

@@ -1,16 +1,21 @@
-"""Collectives of one rank that lie between its computes: the reduction of gradients, and the first gathering of parameters.
+"""Collectives of one rank between its computes, as the reduction of gradients, and what it waits for others within them.
 
 Enters: what was collected of one file, and the computes of its steps. Leaves: operations, added to the others.
 """
 
+import dataclasses
+from collections.abc import Iterable
+
 import numpy as np
 
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import Seconds
 from diagnose.trace.producers.kineto.collect import Collected, Exchange
-from diagnose.trace.producers.kineto.gpu import GpuTime, is_inside, measure_alone, merge
-from diagnose.trace.producers.kineto.operations import Operation, OperationList
+from diagnose.trace.producers.kineto.gpu import GpuTime, is_inside, merge, overlap, take_off
+from diagnose.trace.producers.kineto.operations import WAIT, Operation, OperationList
 
+#: What moves between two ranks of a pipeline, and is no collective.
+TO_PEERS = frozenset({"send", "recv", "send_recv"})
 #: How annotations of models that are wrapped for data parallelism begin.
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
 #: Parts of the names of operators that wait for a collective, and of one in whose hooks a gradient is ready.
@@ -44,13 +49,13 @@ class Collectives:
     def __init__(self, found: Collected, gpu: GpuTime, main: int) -> None:
         self.gpu = gpu
         self.asked = self._list_asked(found)
-        reductions = [exchange for _, exchange in self.asked if exchange.collective in GRADIENTS]
-        self.reducing = merge(np.array([one.start for one in reductions]), np.array([one.end for one in reductions]))
         self.parallel = any(name.startswith(("FSDP::", *WRAPPERS)) for name in found.names)
         self.sharded = any(name.startswith(("FSDP::", "FullyShardedDataParallel")) for name in found.names)
         self.expert_group = _find_expert_group(found)
         self.busy = gpu.busy if gpu.is_there else _find_busy(found, main)
-        self.running = self._find_running(found)
+        self.running = self._list_running(found)
+        self.waits = self._waits_in(self.running)
+        self.reducing = self._waits_in([exchange for _, exchange in self.asked if exchange.collective in GRADIENTS])
 
     def _list_asked(self, found: Collected) -> list[tuple[float, Exchange]]:
         """List the collectives that may be data-parallel by when the host asked for them: kernels, else works, else calls."""
@@ -64,8 +69,8 @@ class Collectives:
             if not any(part in exchange.description for part in NOT_DATA_PARALLEL)
         ]
 
-    def _find_running(self, found: Collected) -> tuple[Seconds, Seconds]:
-        """Find when collectives ran that computes may stand still for, as those of tensor-parallel layers, experts or a loss.
+    def _list_running(self, found: Collected) -> list[Exchange]:
+        """List the collectives that computes may stand still for, as those of tensor-parallel layers, experts or a loss.
 
         These are all, but gradients that a wrapper reduces beside its backwards: hooks ask for these as a gradient is ready.
         """
@@ -76,7 +81,13 @@ class Collectives:
             called = np.array([at for at, _ in asked])
             reduces = is_inside(called, merge(hooks.start, hooks.end))
             asked = [pair for pair, is_reduction in zip(asked, reduces.tolist(), strict=True) if not is_reduction]
-        return merge(np.array([one.start for _, one in asked]), np.array([one.end for _, one in asked]))
+        return [one for _, one in asked if one.collective not in TO_PEERS]
+
+    def _waits_in(self, exchanges: Iterable[Exchange]) -> tuple[Seconds, Seconds]:
+        """Find when nothing but one of some collectives ran: merged spans."""
+        listed = list(exchanges)
+        running = merge(np.array([one.start for one in listed]), np.array([one.end for one in listed]))
+        return take_off(running, self.busy)
 
     def _asked_in(self, start: float, end: float) -> list[tuple[float, Exchange]]:
         """List the collectives that the host asked for in one step."""
@@ -85,13 +96,15 @@ class Collectives:
     def add_reductions(self, made: OperationList, *, joins_waits: bool) -> None:
         """Add the part of each step's reduction of gradients that comes after its last backward.
 
-        With `joins_waits` what a step waits between its computes, and a sharded job inside of them, is put before that reduction.
+        With `joins_waits` what a step waits between and within its computes is put before that reduction, where there is no other
+        stage that it may wait for.
         """
         if any(one.op in (Op.REDUCE_SCATTER, Op.SEPARATE) for one in made.listed):
             return
         last = {one.step: one for one in made.listed if one.op == Op.BACKWARD}
         first = {one.step: one for one in reversed(made.listed) if one.op == Op.FORWARD}
         updates = {one.step: one for one in made.listed if one.op == Op.OPTIMIZER}
+        has_peers = any(one.op in P2P for one in made.listed)
         for step, number in enumerate(made.numbers.tolist()):
             if number not in last or number not in first:
                 continue
@@ -112,7 +125,7 @@ class Collectives:
             made.listed.append(
                 Operation(op, number, start, end, backward.returned, max(backward.returned, end), seq=listed[-1].seq)
             )
-            if joins_waits:
+            if joins_waits and not has_peers:
                 self._join_waits(made, number, made.listed[-1])
 
     def _join_waits(self, made: OperationList, step: int, reduction: Operation) -> None:
@@ -124,26 +137,34 @@ class Collectives:
         """
         listed = [one for one in made.listed if one.step == step]
         computes = sorted((one for one in listed if one.op in (Op.FORWARD, Op.BACKWARD)), key=lambda one: one.start)
-        alone = not any(
-            one.op in P2P for one in listed
-        )  # else the gap before a compute may be a wait for another stage
         before, earlier = computes[0].start, 0.0
         for compute in computes:
-            between = self._waited_between(before, compute.start) if alone else 0.0
-            waited = self._waited(compute) if self.sharded or alone else 0.0
+            between = _add_up(self.reducing, before, compute.start)
+            waited = _add_up(self.waits, compute.start, compute.end)
             before, earlier = compute.end, earlier + between
             compute.start, compute.end = compute.start - earlier, compute.end - earlier - waited
-            compute.earlier = earlier
+            compute.earlier, compute.shorter = earlier, waited
             earlier += waited
         reduction.start = min(reduction.start, max(reduction.start - earlier, computes[-1].end))
 
-    def _waited_between(self, start: float, end: float) -> float:
-        """Say how long nothing but the reduction of gradients ran between two computes."""
-        return measure_alone(self.reducing, self.busy, start, end)
+    def add_waits(self, made: OperationList) -> None:
+        """Add how long each compute stands still for the collectives of each process group, at its end.
 
-    def _waited(self, compute: Operation) -> float:
-        """Say how long a compute stood still for collectives."""
-        return measure_alone(self.running, self.busy, compute.start, compute.end)
+        Of every compute, so that those of all ranks of a group can be compared; "" is the group where the trace does not name it.
+        """
+        computes = [one for one in made.listed if one.op in DIRECTIONS]
+        earlier = np.array([one.earlier for one in computes])
+        start = np.array([one.start for one in computes]) + earlier  # as they ran
+        end = np.array([one.end + one.shorter for one in computes]) + earlier
+        for group in sorted({one.group for one in self.running}):
+            waits = self._waits_in(one for one in self.running if one.group == group)
+            waited = overlap(start, end, waits)
+            if not waited.any():
+                continue
+            last = np.searchsorted(waits[0], end) - 1
+            until = np.where(waited > 0, np.minimum(waits[1][np.maximum(last, 0)], end), end) - earlier
+            for compute, begins, ends in zip(computes, (until - waited).tolist(), until.tolist(), strict=True):
+                made.listed.append(dataclasses.replace(compute, op=WAIT, start=begins, end=ends, group=group))
 
     def add_first_gathers(self, made: OperationList) -> None:
         """Add the gathering of parameters that comes before each step's first forward."""
@@ -184,19 +205,33 @@ def _find_busy(found: Collected, main: int) -> tuple[Seconds, Seconds]:
     return merge(computing.start, computing.end)
 
 
+def _add_up(spans: tuple[Seconds, Seconds], start: float, end: float) -> float:
+    """Say how much of a range lies in merged spans."""
+    return float(overlap(np.array([start]), np.array([end]), spans)[0]) if end > start else 0.0
+
+
 def _pair_works(found: Collected) -> list[tuple[float, Exchange]]:
-    """List works with when the host called for each, in their order; where calls are missing, with their own start."""
+    """List works with when the host called for each and in which group; where calls are missing, as they are, with their start."""
     paired: list[tuple[float, Exchange]] = []
-    by_kind: dict[str, tuple[list[Exchange], list[float]]] = {}
-    until = -np.inf
+    by_kind: dict[str, tuple[list[Exchange], list[Exchange]]] = {}
+    outer: Exchange | None = None
     for one in sorted(found.exchanges, key=lambda one: one.start):
         works, calls = by_kind.setdefault(one.collective, ([], []))
         if one.by == "work":
             works.append(one)
-        elif one.start >= until:  # else record_param_comms inside the call it belongs to
-            calls.append(one.start)
-            until = one.end
+        elif outer is None or one.start >= outer.end:
+            calls.append(one)
+            outer = one
+        elif (
+            one.group and one.collective == outer.collective and calls
+        ):  # record_param_comms inside the call it belongs to
+            calls[-1] = dataclasses.replace(calls[-1], group=one.group)
     for works, calls in by_kind.values():
-        starts = calls if len(calls) == len(works) else [work.start for work in works]
-        paired += zip(starts, works, strict=True)
+        if len(calls) == len(works):
+            paired += [
+                (call.start, dataclasses.replace(work, group=call.group or work.group))
+                for call, work in zip(calls, works, strict=True)
+            ]
+        else:
+            paired += [(work.start, work) for work in works]
     return paired

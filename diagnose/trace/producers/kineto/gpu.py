@@ -84,15 +84,16 @@ def merge(start: Seconds, end: Seconds) -> tuple[Seconds, Seconds]:
     return start[first], reach[np.r_[first[1:] - 1, len(start) - 1]]
 
 
-def measure_alone(running: tuple[Seconds, Seconds], busy: tuple[Seconds, Seconds], start: float, end: float) -> float:
-    """Say how much of `start` to `end` lies in `running` and not in `busy`; both are merged spans."""
-    running, busy = _between(running, start, end), _between(busy, start, end)
-    edges = np.unique(np.clip(np.concatenate([*running, *busy, [start, end]]), start, end))
-    if len(edges) < 2:
-        return 0.0
+def take_off(running: tuple[Seconds, Seconds], busy: tuple[Seconds, Seconds]) -> tuple[Seconds, Seconds]:
+    """Give the spans in `running` and not in `busy`; all are merged spans.
+
+    >>> take_off((np.array([0.0, 5.0]), np.array([4.0, 6.0])), (np.array([1.0]), np.array([2.0])))
+    (array([0., 2., 5.]), array([1., 4., 6.]))
+    """
+    edges = np.unique(np.concatenate([*running, *busy]))
     middle = (edges[:-1] + edges[1:]) / 2
     alone = is_inside(middle, running) & ~is_inside(middle, busy)
-    return float(np.diff(edges)[alone].sum())
+    return merge(edges[:-1][alone], edges[1:][alone])
 
 
 def overlap(start: Seconds, end: Seconds, spans: tuple[Seconds, Seconds]) -> Seconds:
@@ -108,12 +109,6 @@ def overlap(start: Seconds, end: Seconds, spans: tuple[Seconds, Seconds]) -> Sec
     # Covered up to a time: it grows within spans, and stands still between them.
     within = np.interp(end, edges, covered) - np.interp(start, edges, covered)
     return np.asarray(within)
-
-
-def _between(spans: tuple[Seconds, Seconds], start: float, end: float) -> tuple[Seconds, Seconds]:
-    """Take the merged spans that reach into a range."""
-    first, last = int(np.searchsorted(spans[1], start)), int(np.searchsorted(spans[0], end))
-    return spans[0][first:last], spans[1][first:last]
 
 
 def is_inside(at: Seconds, spans: tuple[Seconds, Seconds]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

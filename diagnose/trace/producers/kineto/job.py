@@ -22,15 +22,16 @@ from diagnose.errors import TraceError
 from diagnose.model.budget import HostWait
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.recording import Dropped, HostTime, Recording, Unobserved
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.clocks import align
 from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.kineto.apart import list_names, refuse_other_jobs
 from diagnose.trace.producers.kineto.layout import Layout, place_ranks
-from diagnose.trace.producers.kineto.operations import CUT, Operations
+from diagnose.trace.producers.kineto.operations import CUT, WAIT, Operations
 from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
 from diagnose.trace.producers.kineto.table import (
+    WAITS,
     OperationTable,
     begin_receives,
     drop_mismatched,
@@ -275,9 +276,12 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
     table = _make_table(parts, layout, [names.index(host) if known else -1 for host in hosts])
     table, mismatched = drop_mismatched(table)
     table, unobserved = _settle_transfers(table, parts, layout, one_clock=one_clock)
+    waits = (table.other >= 0).any()
     recording = Recording(
         producer=NAME,
         op=table.op,
+        other=table.other if waits else None,
+        other_types=WAITS if waits else (),
         step=table.step,
         dp=table.dp,
         stage=table.stage,
@@ -322,6 +326,7 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
     named = column["stage"] >= 0
     chunk = np.where(named, np.maximum(column["stage"], 0) // layout.n_stages, column["chunk"])
     of_chunk = np.isin(column["op"], [int(op) for op in (*DIRECTIONS, Op.ALL_GATHER, Op.REDUCE_SCATTER)])
+    other = np.concatenate([_name_waits(part, layout) for part in parts])
     return OperationTable(
         op=column["op"],
         step=column["step"],
@@ -331,9 +336,38 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
         microbatch=column["microbatch"],
         chunk=np.where(of_chunk, np.maximum(chunk, 0), -1),
         seq=column["seq"],
+        other=other,
         start_s=(start_us - first_us) / 1e6,
         end_s=(end_us - first_us) / 1e6,
-    )
+    ).take((column["op"] != WAIT) | (other >= 0))
+
+
+def _name_waits(part: Rank, layout: Layout) -> Ints:
+    """Say for whom a rank waits in each of its rows, by the places of the group's ranks: position in `WAITS`, -1: nobody knows.
+
+    Waits for other data-parallel ranks of a job without stages lie at the end of its steps already.
+    """
+    group, is_wait = part.operations.group, part.operations.op == WAIT
+    found = np.full(len(group), -1, dtype=np.int64)
+    for name in np.unique(group[is_wait]).tolist():
+        groups = [of for of in part.groups if of.name == name] if name else part.groups
+        kinds = {kind for of in groups if (kind := _name_group(of.ranks, layout)) is not None}
+        if len(kinds) > 1 and not part.sharded:
+            kinds.discard("dp-wait")  # gradients are reduced between computes, or in hooks
+        kind = kinds.pop() if len(kinds) == 1 else None
+        if kind is not None and (kind != "dp-wait" or layout.n_stages > 1):
+            found[is_wait & (group == name)] = WAITS.index(kind)
+    return found
+
+
+def _name_group(ranks: Sequence[int], layout: Layout) -> str | None:
+    """Name the waits in a group of ranks; None where these are of several stages, or fewer than two."""
+    places = [place for place in layout.places if place.rank in ranks]
+    if len(places) < 2 or len({place.stage for place in places}) > 1:
+        return None
+    if len({place.dp for place in places}) > 1:
+        return "dp-wait"
+    return "tp-wait" if len({place.tp for place in places}) > 1 else "cp-wait"
 
 
 def _settle_transfers(
@@ -375,7 +409,7 @@ def _describe(parts: Sequence[Rank], layout: Layout) -> dict[str, Any]:
         job["vpp_size"] = layout.n_chunks
     if all(part.has_gpu is not None for part in parts):
         job["has_cuda"] = any(part.has_gpu for part in parts)
-    if (ep_size := _count_sharing(parts)) and job["dp_size"] % ep_size == 0:
+    if (ep_size := _count_sharing(parts, layout)) and job["dp_size"] % ep_size == 0:
         job["ep_size"] = ep_size
     copied_us = [part.longest_to_host_us for part in parts]
     if max((part.world or 1) for part in parts) <= len(parts) and all(
@@ -388,12 +422,16 @@ def _describe(parts: Sequence[Rank], layout: Layout) -> dict[str, Any]:
     return job
 
 
-def _count_sharing(parts: Sequence[Rank]) -> int:
-    """Say how many ranks share experts; 0 where no trace shows any."""
+def _count_sharing(parts: Sequence[Rank], layout: Layout) -> int:
+    """Say how many ranks share experts; 0 where no trace shows any.
+
+    Where calls name no group it is the largest one of data-parallel ranks of a stage that has a name.
+    """
     for part in parts:
         if part.expert_group is not None:
-            sizes = [len(group.ranks) for group in part.groups if group.name == part.expert_group]
-            return max(sizes, default=part.world or 0)
+            may_be = [of for of in part.groups if not part.expert_group and _name_group(of.ranks, layout) == "dp-wait"]
+            sharing = [of for of in part.groups if of.name == part.expert_group] or may_be
+            return max((len(of.ranks) for of in sharing), default=part.world or 0)
     return 0
 
 

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.columns import ColumnTable
 
+#: Stands for the type of an operation that is the wait, within a compute, for the others of a process group.
+WAIT = -1
 #: What is dropped with a step that is not whole, and why.
 CUT = ("operations outside every step", "the profiler's first and last steps are cut")
 
@@ -31,7 +33,9 @@ class Operation:
     microbatch: int = -1  # -1 where there is none, as for `chunk`
     chunk: int = -1
     seq: int = -1  # count of a collective in its group; -1 where unknown
+    group: str = ""  # of the process group that it is a wait for
     earlier: float = 0.0  # it is put so much before the time that it ran
+    shorter: float = 0.0  # it is made so much shorter than it was
 
 
 class OperationList:
@@ -65,18 +69,19 @@ class OperationList:
 class Operations(ColumnTable):
     """Operations of one rank, one entry each, in any order, with what `Operation` says of them; shape (n,) each."""
 
-    op: NDArray[np.int8]  # `Op`
+    op: NDArray[np.int8]  # `Op`, or `WAIT`
     step: Ints
     stage: Ints
     microbatch: Ints
     chunk: Ints
     seq: Ints
+    group: NDArray[np.str_]
     start: Seconds  # microseconds of the file
     end: Seconds
 
     @classmethod
     def of(cls, listed: Sequence[Operation]) -> "Operations":
         """Put operations into columns."""
-        kinds: dict[str, type] = {"op": np.int8, "start": np.float64, "end": np.float64}
+        kinds: dict[str, type] = {"op": np.int8, "group": np.str_, "start": np.float64, "end": np.float64}
         names = [field.name for field in dataclasses.fields(cls)]
         return cls(*(np.array([getattr(o, name) for o in listed], kinds.get(name, np.int64)) for name in names))

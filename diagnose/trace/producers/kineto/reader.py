@@ -99,6 +99,7 @@ class OperationReader:
             self._read_optimizers()
             self.collectives.add_reductions(self.made, joins_waits=self.dialect in ("runs", "phases"))
             self.collectives.add_first_gathers(self.made)
+            self.collectives.add_waits(self.made)
         add_evidence(self.found, self.gpu, list(zip(waits[0].tolist(), waits[1].tolist(), strict=True)), self.made)
         if len(self.fetches[0]):
             add_host_gaps(self.host_time.gaps, self.made)

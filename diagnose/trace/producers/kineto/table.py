@@ -32,6 +32,7 @@ class OperationTable(ColumnTable):
     microbatch: Ints  # -1 where there is none, as for `chunk` and `seq`
     chunk: Ints
     seq: Ints
+    other: Ints  # position in `WAITS` where `op` is `WAIT`; -1 elsewhere
     start_s: Seconds
     end_s: Seconds
 
@@ -40,6 +41,9 @@ class OperationTable(ColumnTable):
         return np.isin(self.op, [int(op) for op in ops])
 
 
+#: What a wait within a compute is called: for members of the worker, of its tensor- or context-parallel group, or for other
+#: data-parallel ranks.
+WAITS = ("tp-wait", "cp-wait", "dp-wait")
 #: How far before the next one an empty transfer begins at least, so that their order is beyond doubt.
 APART_S = 1e-7
 #: Type of a transfer, with the compute it belongs to.
