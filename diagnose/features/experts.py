@@ -87,10 +87,8 @@ def _weigh_against_worker(breakdown: Breakdown, trace: Trace) -> float:
             return SHARED_CHANCE
         # A throttled card keeps its memory's pace: an optimizer that is none the slower proves nothing.
         return 0.0 if has_slow_optimizer is None else UNKNOWN_CHANCE
-    if ep_size is None:
-        return 0.0
-    # With one stage a rank with hot experts and a slow one look the same, but for an optimizer.
-    return SHARED_CHANCE if has_slow_optimizer is False and breakdown.typical_s.shape[1] == 1 else UNKNOWN_CHANCE
+    # A rank whose experts stay hot and a slow one look the same, but for an optimizer.
+    return 0.0 if ep_size is None else SHARED_CHANCE
 
 
 def _has_slow_optimizer(breakdown: Breakdown, trace: Trace) -> bool | None:

@@ -51,7 +51,8 @@ READS_AS = {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
     "late together, or workers wait in one step only, or nearly all at a period, or with one stage mostly in few steps and on no "
-    "worker above all, or for no longer than computes vary, and no row says for whom, or for what; or rows tell of less than half",
+    "worker above all, or for no longer than computes vary, and no row says for whom, or for what; or rows tell of less than half, "
+    "or of no wait there",
     "input.collected_doubt": "how probable it is that waits before steps are collections of Python between them: no row tells of "
     "either, and now one worker waits, now another, each in half of the steps at most; misleads where loaders are slow that seldom",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
@@ -166,13 +167,17 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence, job: Job | None = N
     is_told = _is_told(breakdown, StallKind.COLLECTION, paused_s)
     varies = functools.cache(functools.partial(_measure_variation, breakdown))
     found["collection.close_pairs"] = _close_pairs(breakdown, paused_s, is_told=is_told)
-    found["input.silent_share"] = _silent_share(breakdown, evidence, waits)
+    silent = _silent_share(breakdown, evidence, waits)
     found["input.collected_doubt"] = _doubt_loaders(breakdown, evidence, waits, records_gc=records_gc)
     found["collection.silent_share"] = _silent_collections(breakdown, evidence, paused_s, records_gc=records_gc)
     found["collection.lone_doubt"] = _doubt_collections(breakdown, paused_s, varies, is_told=is_told)
     found["collection.asked_doubt"] = _doubt_collectors(breakdown, paused_s, is_told=is_told)
     found["collection.between_share"] = _share_between(breakdown, paused_s)
-    return found | _measure_places(breakdown, waits, varies)
+    found |= {"input.silent_share": silent} | _measure_places(breakdown, waits, varies)
+    doubt = found["input.unseen_doubt"].value
+    if doubt is not None and (silent.value or 0.0) > HALF_SHARE:
+        found["input.unseen_doubt"] = Feature(max(doubt, silent.value or 0.0))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

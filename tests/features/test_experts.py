@@ -67,7 +67,7 @@ def test_or_sequences(
     ("ep_size", "experts", "wanted"),
     [
         pytest.param(None, Experts(), 0.0, id="nothing is known"),
-        pytest.param(8, Experts(), UNKNOWN_CHANCE, id="there are experts"),
+        pytest.param(8, Experts(), SHARED_CHANCE, id="there are experts"),
         pytest.param(8, Experts(ratio=np.ones(1), explained=0.9), SHARED_CHANCE, id="they are uneven"),
         pytest.param(1, Experts(), 0.0, id="there are none"),
         pytest.param(8, Experts(tokens_fit=0.1), 0.0, id="their tokens are known"),

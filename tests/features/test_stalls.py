@@ -231,6 +231,15 @@ def test_waits_that_rows_of_a_loader_do_not_tell_of(n_rows: int, silent: float) 
     assert values(parts, "input", *rows)["silent_share"] == pytest.approx(silent)
 
 
+def test_where_rows_tell_of_no_wait_it_is_something_else() -> None:
+    """Rows of all steps tell of one in three waits: two in three are as probably something else as they are of all."""
+    places = {(FORWARD, 0, 0, step, 0): 0.5 for step in (1, 4, 5)}
+    parts = stalled(before=of(StallKind.INPUT, places), recorded=[(FORWARD, 0, 0, 1, 0)])
+    rows = [(Op.DATA_LOAD, 100 + step) for step in range(N_STEPS)]
+    assert values(parts, "input", *rows)["unseen_doubt"] == pytest.approx(2 / 3)
+    assert values(parts, "input", *rows[:1])["unseen_doubt"] < 0.6
+
+
 def test_a_single_wait_may_be_anything() -> None:
     """Waits in one step may be a host that was busy, unless a row says so; one more step is a loader's."""
     once = of(StallKind.INPUT, {(FORWARD, 0, 0, 3, dp): 0.5 for dp in (0, 1)})

@@ -198,6 +198,22 @@ def test_a_profile_of_experts_says_so_beside_a_slow_worker() -> None:
     assert found.recoverable == pytest.approx(0.15, abs=0.05)
 
 
+def test_a_profile_of_a_pipeline_says_which_tensor_parallel_rank_is_slow() -> None:
+    """Both ranks of the first stage compute as long, as one waits for the other in each layer: that is no long stage."""
+    (found,) = diagnose_job(Request(PROFILES / "tensor-pipe-slow-p21")).causes
+    assert (found.cause, found.alternatives) == ("worker-fault", ())
+    assert [(worker.dp, worker.pp, worker.tp) for worker in found.where.workers] == [(0, 0, 1)]
+    assert found.recoverable == pytest.approx(0.21, abs=0.05)
+
+
+def test_a_profile_of_a_pipeline_with_experts_says_who_is_waited_for() -> None:
+    """All ranks of the first stage compute as long, as they exchange tokens in each layer: that is no long stage either."""
+    (found,) = diagnose_job(Request(PROFILES / "experts-pipe-slow-p22")).causes
+    assert (found.cause, [(worker.dp, worker.pp) for worker in found.where.workers]) == ("worker-fault", [(1, 0)])
+    assert [other.cause for other in found.alternatives] == ["expert-imbalance"]
+    assert found.recoverable == pytest.approx(0.174, abs=0.05)
+
+
 def test_dumps_of_nccl() -> None:
     """Of two ranks the one that the other waits for is late; nothing but time says by how much ranks differ by chance."""
     (cause,) = diagnose_job(Request(DUMPS / "gpu-slow-d2")).causes

@@ -1,5 +1,6 @@
 """Traces of torch.profiler: what header, annotations, kernels and the operators of autograd say, and what damage does."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -18,6 +19,8 @@ from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import kineto
 from diagnose.trace.producers.kineto.annotations import parse_annotation
 from diagnose.trace.producers.kineto.events import Stream, read_events
+from diagnose.trace.producers.kineto.job import _name_group
+from diagnose.trace.producers.kineto.layout import Layout, RankCoordinates
 from diagnose.trace.producers.kineto.rank import read_rank
 from tests.trace.producers.kineto_traces import (
     NCCL_STREAM,
@@ -902,3 +905,72 @@ def damage(content: bytes, rng: np.random.Generator) -> bytes:
     return content.replace(
         b'"rank": ', rng.choice([b'"rank": -', b'"rank": "a', b'"rank": 1e', b'"rank": [], "z": ']), 1
     )
+
+
+# ------------------------------------------------------------------------------------------ waits within computes
+
+
+def tensor_parallel_pipeline(folder: Path, *, named: bool = True, tensor: str = "TENSOR_MODEL_PARALLEL_GROUP") -> Path:
+    """Write a pipeline of two stages of two ranks, which add up each compute: it ends 60 us later, with 20 us of computing.
+
+    The second rank of a stage comes 30 us late and waits 10 us, where the first one waits 40.
+    """
+    groups = [("7", "PIPELINE_MODEL_PARALLEL_GROUP", 0, 2), ("8", "PIPELINE_MODEL_PARALLEL_GROUP", 1, 3)]
+    groups += [("5", tensor, 0, 1), ("6", tensor, 2, 3)]
+    header = [{"pg_name": name, "pg_desc": what, "ranks": list(ranks)} for name, what, *ranks in groups]
+    for rank in range(4):
+        stage, late_us = rank // 2, 30.0 * (rank % 2)
+        trace = unannotated_pipeline_rank(stage)
+        said = {"Collective name": "allreduce"} | ({"Process Group Name": str(5 + stage)} if named else {})
+        for at in [event["ts"] for event in trace.events if event["name"].startswith(("aten::", "autograd::"))]:
+            trace.kernel(
+                at + 3, at + 85 + late_us, 40.0 - late_us, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(..)", **said
+            )
+            trace.kernel(at + 4, at + 125, 20.0)
+        trace.write(folder / f"rank{rank}.json", **distributed(rank, 4, pg_config=header))
+    return folder
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_waits_for_tensor_parallel_members_within_computes(tmp_path: Path, *, named: bool) -> None:
+    """Each compute has one, of a group that the call names, or else the only one of a stage's ranks: it says who is waited for."""
+    found = read(tensor_parallel_pipeline(tmp_path, named=named))
+    assert found.other is not None and found.tp_rank is not None
+    waits = found.other >= 0
+    assert {found.other_types[kind] for kind in found.other[waits].tolist()} == {"tp-wait"}
+    for tp, waited_us in enumerate((40.0, 10.0)):
+        waited_s = found.duration_s[waits & (found.tp_rank == tp)]
+        assert len(waited_s) == 2 * 4 and waited_s == pytest.approx(waited_us / 1e6)
+    first = rows_of(found, Op.FORWARD, stage=0, tp_rank=0)[0]
+    waited = rows_of_waits(found, stage=0, tp_rank=0)[0]
+    assert waited == (pytest.approx(first[1] - 0.06), pytest.approx(first[1] - 0.02)), "it ends before the last 20 us"
+
+
+def rows_of_waits(recording: Recording, **place: int) -> list[tuple[float, float]]:
+    """List start and end of waits in milliseconds, by start."""
+    return rows_of(dataclasses.replace(recording, op=np.where(recording.op < 0, Op.LOG, recording.op)), Op.LOG, **place)
+
+
+def test_waits_for_data_parallel_ranks_within_computes(tmp_path: Path) -> None:
+    """Ranks of a stage that no tensor-parallel group holds are replicas: what they wait for each other is not theirs alone."""
+    found = read(tensor_parallel_pipeline(tmp_path, tensor="EXPERT_MODEL_PARALLEL_GROUP"))
+    assert found.other is not None and found.tp_rank is None
+    assert {found.other_types[kind] for kind in found.other[found.other >= 0].tolist()} == {"dp-wait"}
+
+
+def test_whom_a_group_is_of() -> None:
+    """Of members of a worker, or of data-parallel ranks; of several stages, or of one rank, it tells nothing."""
+    layout = Layout(
+        tuple(RankCoordinates(rank, rank % 2, rank // 2, 0, 0) for rank in range(4)),
+        2,
+        1,
+        in_v=False,
+        n_tp=1,
+        n_cp=1,
+        warnings=(),
+    )
+    assert [_name_group(ranks, layout) for ranks in ((0, 1), (0, 2), (0,), ())] == ["dp-wait", None, None, None]
+    context = dataclasses.replace(
+        layout, places=tuple(RankCoordinates(rank, 0, rank // 2, 0, rank % 2) for rank in range(4))
+    )
+    assert _name_group((2, 3), context) == "cp-wait"

@@ -48,7 +48,7 @@ from diagnose.whatif.components.step import (
     find_usual_steps,
     without_microbatches,
 )
-from diagnose.whatif.components.worker import _are_slow_often, _why_unmeasured
+from diagnose.whatif.components.worker import _are_slow_often, _why_unmeasured, told_by_member
 from diagnose.whatif.graph import Ragged
 from tests.features.hand import N_STEPS, components
 
@@ -323,6 +323,32 @@ def test_usual_durations() -> None:
     assert (find_usual_durations([], by_step * 0.0, np.arange(5), 3)[0] == 1e-12).all()
     uneven = np.ones((1, 1, 4, 4)) * np.array([4.0, 1.0, 2.0, 3.0])
     assert find_usual_durations([], uneven, np.arange(4), 1)[0].tolist() == [[2.0]]
+    alone = np.ones((2, 4, 5, 1)) * np.array([1.0, 3.0, 1.0, 3.0])[:, None, None]
+    typical_s, told = find_usual_durations([], alone, np.arange(5), 2, by_member=np.array([0.0, 0.5]))
+    assert typical_s.tolist() == [[1.0, 1.5, 1.0, 1.5]] * 2, "a member takes half of what its worker does"
+    assert told.tolist() == [False, True]
+
+
+def waiting(*seconds: list[float], n_steps: int = N_STEPS) -> Any:
+    """Give the members of the workers of two stages, of which each waits so long in each step."""
+    wait_s = np.broadcast_to(np.array(seconds), (n_steps, 1, 2, len(seconds[0]))).copy()
+    return SimpleNamespace(steps=np.arange(n_steps), wait_s=wait_s, n_members=len(seconds[0]))
+
+
+def test_a_member_that_the_others_wait_for() -> None:
+    """It waits 2 s a step less than whoever waits least of the others, of 20 s that its worker computes."""
+    compute_s, steps = np.ones((2, 4, 5, N_STEPS, 1)), np.arange(N_STEPS)
+    members = waiting([5.0, 3.0, 6.0], [4.0, 4.1, 4.2])
+    assert told_by_member(members, compute_s, steps, 2) == pytest.approx([0.1, 0.0])
+    assert told_by_member(members, compute_s[..., :3, :], steps[[4, 2, 0]], 2) == pytest.approx([0.1, 0.0])
+    assert told_by_member(members, compute_s[..., :2, :], steps[:2], 2).tolist() == [0.0, 0.0], "two steps tell nothing"
+    members.wait_s[:3, 0, 0, 0] = 1.0  # another one in a third of the steps
+    assert told_by_member(members, compute_s, steps, 2).tolist() == [0.0, 0.0]
+    members.wait_s[:, 0, 0, 2] = NAN  # not recorded alike
+    assert told_by_member(members, compute_s, steps, 2).tolist() == [0.0, 0.0]
+    members.wait_s = None
+    assert told_by_member(members, compute_s, steps, 2).tolist() == [0.0, 0.0]
+    assert told_by_member(None, compute_s, steps, 2).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
