@@ -235,16 +235,23 @@ def _measure_places(breakdown: Breakdown, waits: _Waits, varies: Callable[[], fl
 
 
 def _silent_share(breakdown: Breakdown, evidence: Evidence, waits: _Waits) -> Feature:
-    """Say which part of the seconds waited for input lies where rows of a loader, there all the time, tell of no wait."""
+    """Say which part of the seconds waited for input lies where rows of a loader, there all the time, tell of no wait.
+
+    Where another worker's rows tell of as long a wait in that step, it is that one who is waited for.
+    """
     n_dp, n_stages = breakdown.slow_workers.shape
     of_each = (waits.seconds, np.where(waits.told, 0.0, waits.seconds))
-    by_worker = [_add_chunks(s.sum(axis=2), n_stages).sum(axis=(0, 2)) for s in of_each]
+    by_worker = [_add_chunks(s.sum(axis=2), n_stages).sum(axis=0) for s in of_each]
     if breakdown.start_s is not None and breakdown.start_recorded is not None:
         start_s, untold_s = breakdown.start_s, np.where(breakdown.start_recorded, 0.0, breakdown.start_s)
-        by_worker = [of + s.sum(axis=1) for of, s in zip(by_worker, (start_s, untold_s), strict=True)]
-    all_s, silent_s = by_worker  # (n_stages, n_dp)
+        by_worker = [of + s for of, s in zip(by_worker, (start_s, untold_s), strict=True)]
+    all_s, silent_s = by_worker  # (n_stages, n_steps, n_dp)
     if not all_s.any():
         return Feature.missing("no compute stalls in that way, and nobody waits for input")
+    told_s = (all_s - silent_s).max(axis=(0, 2))
+    all_s, silent_s = (
+        of.sum(axis=1) for of in (all_s, np.where(told_s[:, None] < HALF_SHARE * silent_s, silent_s, 0.0))
+    )
     rows = np.flatnonzero((evidence.op == Op.DATA_LOAD) & np.isin(evidence.step, breakdown.steps))
     of_step = np.unique(np.stack([evidence.stage[rows], evidence.dp[rows], evidence.step[rows]]), axis=1)
     n_with = np.zeros(all_s.shape)
