@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 #: How the names of collectives within a tensor- or context-parallel group begin (ndtimeline: `tp-allreduce`).
 GROUP_PREFIXES = ("tp-", "cp-")
+#: What a wait within a compute is called that an adapter measured: for members of a tensor- or context-parallel group, or for other
+#: data-parallel ranks.
+WAITS = ("tp-wait", "cp-wait", "dp-wait")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,12 +2,27 @@
 
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 #: The thread that runs the steps, the one of autograd, and the streams of the GPU.
 MAIN, AUTOGRAD, STREAM, NCCL_STREAM = 100, 101, 7, 20
 PID = 1
+
+
+#: What the ranks of two stages do with two microbatches, in one chunk and in two.
+ORDERS_1F1B = (
+    ("F0", "send", "F1", "send+recv", "B0", "recv", "B1"),
+    ("recv", "F0", "B0", "send+recv", "F1", "B1", "send"),
+)
+ORDERS_INTERLEAVED = tuple(
+    tuple(order.split())
+    for order in (
+        "F0 send F1 send+recv F2 send+recv F3 send+recv B3 send+recv B2 send+recv B1 recv B0",
+        "recv F0 send+recv F1 send+recv F2 recv B2 send+recv F3 B3 send B1 send B0 send",
+    )
+)
 
 
 class KinetoTrace:
@@ -116,18 +131,14 @@ def pipeline_rank(
     return trace
 
 
-def unannotated_pipeline_rank(stage: int) -> KinetoTrace:
+def unannotated_pipeline_rank(stage: int, orders: Sequence[Sequence[str]] = ORDERS_1F1B) -> KinetoTrace:
     """Make a rank of a 1F1B pipeline of two stages and two microbatches over NCCL, as Schedule1F1B leaves it: without annotations.
 
-    Computes take 100 us on the host and 80 on the GPU, 5 after they were launched; batches of a send and a recv are one kernel,
-    launched after both were called.
+    `orders` say what the rank of each stage does. Computes take 100 us on the host and 80 on the GPU, 5 after they were launched;
+    batches of a send and a recv are one kernel, launched after both were called.
     """
     trace = KinetoTrace()
     trace.annotate("ProfilerStep#4", 0.0, 10_000.0)
-    orders = (
-        ["F0", "send", "F1", "send+recv", "B0", "recv", "B1"],
-        ["recv", "F0", "B0", "send+recv", "F1", "B1", "send"],
-    )
     for n, what in enumerate(orders[stage]):
         at = 1000.0 + 500.0 * n
         if what[0] == "F":

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import BY_NAME, Op
+from diagnose.model.optype import BY_NAME, P2P, Op
 from diagnose.model.recording import Recording
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
@@ -23,7 +24,10 @@ from diagnose.trace.producers.kineto.job import _name_group
 from diagnose.trace.producers.kineto.layout import Layout, RankCoordinates
 from diagnose.trace.producers.kineto.rank import read_rank
 from tests.trace.producers.kineto_traces import (
+    AUTOGRAD,
     NCCL_STREAM,
+    ORDERS_1F1B,
+    ORDERS_INTERLEAVED,
     STREAM,
     KinetoTrace,
     data_parallel_rank,
@@ -964,6 +968,7 @@ def test_whom_a_group_is_of() -> None:
         tuple(RankCoordinates(rank, rank % 2, rank // 2, 0, 0) for rank in range(4)),
         2,
         1,
+        names_chunks=False,
         in_v=False,
         n_tp=1,
         n_cp=1,
@@ -974,3 +979,68 @@ def test_whom_a_group_is_of() -> None:
         layout, places=tuple(RankCoordinates(rank, 0, rank // 2, 0, rank % 2) for rank in range(4))
     )
     assert _name_group((2, 3), context) == "cp-wait"
+
+
+# ------------------------------------------------------------------------------------------ schedules without annotations
+
+
+@pytest.mark.parametrize(("orders", "n_chunks"), [(ORDERS_1F1B, None), (ORDERS_INTERLEAVED, 2)])
+def test_chunks_are_counted_where_nobody_names_them(
+    tmp_path: Path, orders: Sequence[Sequence[str]], n_chunks: int | None
+) -> None:
+    """A first stage that sends gradients, too, is followed by the last one: the schedule says of which chunk a compute is."""
+    pipeline = [{"pg_name": "7", "pg_desc": "PIPELINE_MODEL_PARALLEL_GROUP", "ranks": [0, 1]}]
+    for stage in range(2):
+        trace = unannotated_pipeline_rank(stage, orders)
+        trace.write(tmp_path / f"rank{stage}.json", **distributed(stage, 2, pg_config=pipeline))
+    recording = read(tmp_path)
+    assert recording.job.get("vpp_size") == n_chunks
+    assert recording.job["pp_size"] == 2
+    assert len(rows_of(recording, Op.FORWARD, stage=0)) == 2 * (n_chunks or 1)
+    lacking = [entry for entry in recording.unobserved if "transfers" in entry.lacks]
+    if n_chunks:
+        assert recording.chunk is recording.microbatch is None
+        assert lacking and not np.isin(recording.op, P2P).any()
+    else:
+        assert recording.chunk is not None and not lacking
+
+
+def ring_rank() -> KinetoTrace:
+    """Make a rank of ring attention over NCCL, one microbatch: it sends and receives within its forward and its backward."""
+    trace = KinetoTrace()
+    trace.annotate("ProfilerStep#4", 0.0, 10_000.0)
+    trace.span(
+        "cpu_op", "autograd::engine::evaluate_function: RingBackward", 3000.0, 1000.0, AUTOGRAD, **{"Fwd thread id": 1}
+    )
+    for forward, at in ((True, 1000.0), (True, 1300.0), (False, 3000.0), (False, 3300.0)):
+        if forward:
+            trace.span("cpu_op", "aten::linear", at, 100.0)
+            mark = {"ph": "s", "cat": "fwdbwd", "name": "fwdbwd", "pid": 1, "tid": 100, "ts": at + 1, "id": int(at)}
+            trace.events.append(mark)
+        trace.kernel(at + 2, at + 5, 200.0, tid=100 if forward else AUTOGRAD)
+        for n, part in enumerate(("send", "recv")):
+            trace.span("cpu_op", f"c10d::{part}", at + 150 + 20 * n, 15.0)
+            trace.span("cpu_op", "record_param_comms", at + 152 + 20 * n, 10.0, **{"Collective name": part})
+        trace.kernel(at + 190, at + 205, 60.0, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+    trace.annotate("Optimizer.step#SGD.step", 5000.0, 100.0)
+    return trace
+
+
+@pytest.mark.parametrize("described", ["CONTEXT_PARALLEL_GROUP", ""])
+def test_ring_attention_is_no_pipeline(tmp_path: Path, described: str) -> None:
+    """Its sends and receives lie within computes: there is one forward, and they are waits for other members."""
+    groups = [{"pg_name": "3", "pg_desc": "CONTEXT_PARALLEL_GROUP", "ranks": [0, 1]}]
+    for rank in range(2):
+        trace = ring_rank()
+        for event in trace.events:
+            if described and event["name"] == "record_param_comms":
+                event["args"] |= {"Process Group Name": "3", "Process Group Description": described}
+        trace.write(tmp_path / f"rank{rank}.json", **distributed(rank, 2, pg_config=groups))
+    recording = read(tmp_path)
+    assert (recording.job["pp_size"], recording.job["cp_size"]) == (1, 2)
+    assert not np.isin(recording.op, P2P).any()
+    assert recording.other is not None and recording.cp_rank is not None
+    for rank in range(2):
+        assert [len(rows_of(recording, op, rank=rank)) for op in (Op.FORWARD, Op.BACKWARD)] == [1, 1]
+        waits = recording.other[recording.cp_rank == rank]
+        assert {recording.other_types[kind] for kind in waits[waits >= 0].tolist()} == {"cp-wait"}

@@ -11,6 +11,7 @@ import numpy as np
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import Seconds
 from diagnose.trace.producers.kineto.collect import Collected, Exchange
+from diagnose.trace.producers.kineto.computes import merge_calls, splits_sequence
 from diagnose.trace.producers.kineto.gpu import GpuTime, is_inside, merge, overlap, take_off
 from diagnose.trace.producers.kineto.operations import WAIT, Operation, OperationList
 
@@ -34,8 +35,6 @@ NOT_DATA_PARALLEL = (
     "mesh_ep",
     "mesh_cp",
 )
-#: ... and groups over which sequences are split.
-SPLITS_SEQUENCES = ("CONTEXT", "SEQUENCE", "mesh_cp", "mesh_sp", "ulysses")
 
 
 class Collectives:
@@ -46,14 +45,18 @@ class Collectives:
     where it has no name, None where there is none.
     """
 
-    def __init__(self, found: Collected, gpu: GpuTime, main: int) -> None:
+    def __init__(self, found: Collected, gpu: GpuTime, main: int, *, has_peers: bool) -> None:
         self.gpu = gpu
         self.asked = self._list_asked(found)
         self.parallel = any(name.startswith(("FSDP::", *WRAPPERS)) for name in found.names)
         self.sharded = any(name.startswith(("FSDP::", "FullyShardedDataParallel")) for name in found.names)
         self.expert_group = _find_expert_group(found)
         self.busy = gpu.busy if gpu.is_there else _find_busy(found, main)
-        self.running = self._list_running(found)
+        self.running = [
+            one
+            for one in self._list_running(found)
+            if not has_peers or one.collective not in TO_PEERS or splits_sequence(one)
+        ]
         self.waits = self._waits_in(self.running)
         self.reducing = self._waits_in([exchange for _, exchange in self.asked if exchange.collective in GRADIENTS])
 
@@ -81,7 +84,7 @@ class Collectives:
             called = np.array([at for at, _ in asked])
             reduces = is_inside(called, merge(hooks.start, hooks.end))
             asked = [pair for pair, is_reduction in zip(asked, reduces.tolist(), strict=True) if not is_reduction]
-        return [one for _, one in asked if one.collective not in TO_PEERS]
+        return [one for _, one in asked]
 
     def _waits_in(self, exchanges: Iterable[Exchange]) -> tuple[Seconds, Seconds]:
         """Find when nothing but one of some collectives ran: merged spans."""
@@ -191,7 +194,7 @@ def _find_expert_group(found: Collected) -> str | None:
     Attention that is split over a sequence exchanges so, too, in a group whose name says so.
     """
     calls = [one for one in found.exchanges if one.collective == "all_to_all" and one.by in ("call", "kernel")]
-    calls = [one for one in calls if not any(part in one.description for part in SPLITS_SEQUENCES)]
+    calls = [one for one in calls if not splits_sequence(one)]
     return calls[0].group if calls else None
 
 
@@ -222,16 +225,11 @@ def _pair_works(found: Collected) -> list[tuple[float, Exchange]]:
         elif outer is None or one.start >= outer.end:
             calls.append(one)
             outer = one
-        elif (
-            one.group and one.collective == outer.collective and calls
-        ):  # record_param_comms inside the call it belongs to
-            calls[-1] = dataclasses.replace(calls[-1], group=one.group)
+        elif one.collective == outer.collective:  # record_param_comms inside the call it belongs to
+            calls[-1] = merge_calls(calls[-1], one)
     for works, calls in by_kind.values():
         if len(calls) == len(works):
-            paired += [
-                (call.start, dataclasses.replace(work, group=call.group or work.group))
-                for call, work in zip(calls, works, strict=True)
-            ]
+            paired += [(call.start, merge_calls(work, call)) for call, work in zip(calls, works, strict=True)]
         else:
             paired += [(work.start, work) for work in works]
     return paired

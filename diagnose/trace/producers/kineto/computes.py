@@ -43,6 +43,10 @@ COPYING = frozenset(
 )
 #: Calls that move a tensor to one peer, or from one.
 TO_ONE_PEER = ("send", "recv")
+#: A pipeline sends and receives between its computes: where this part of all calls lies inside backwards it is none.
+RING_SHARE = 0.25
+#: Groups over which sequences are split: they exchange within computes.
+SPLITS_SEQUENCES = ("CONTEXT", "SEQUENCE", "mesh_cp", "mesh_sp", "ulysses")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,8 +102,11 @@ def _list_updates(
     return np.where(computed > start, np.minimum(begun, end), start), end
 
 
-def list_operators(found: Collected, main: int) -> HostOperators:
-    """Pick the operators that forwards and backwards are made of; thread `main` runs the steps."""
+def list_operators(found: Collected, main: int, *, may_be_ring: bool = False) -> HostOperators:
+    """Pick the operators that forwards and backwards are made of; thread `main` runs the steps.
+
+    Sends and receives inside backwards are those of ring attention, and so are all others, where the rank is in no pipeline.
+    """
     backward = merge(found.autograd.start, found.autograd.end)
     outer = outermost(found.operators.take(found.operators.thread == main))
     spans = found.annotations.take(found.annotations.thread == main)
@@ -121,9 +128,11 @@ def list_operators(found: Collected, main: int) -> HostOperators:
     calls: list[Exchange] = []
     for exchange in found.exchanges:
         if exchange.by == "call" and exchange.collective in TO_ONE_PEER and exchange.thread == main:
-            if calls and exchange.start < calls[-1].end:
-                continue  # record_param_comms inside the call it belongs to
-            calls.append(exchange)
+            is_part = bool(calls) and exchange.start < calls[-1].end  # record_param_comms inside the call it belongs to
+            calls[-1:] = [merge_calls(calls[-1], exchange)] if is_part else [*calls[-1:], exchange]
+    calls = [call for call in calls if not splits_sequence(call)]
+    if may_be_ring and calls and is_inside(np.array([call.start for call in calls]), backward).mean() >= RING_SHARE:
+        calls = []
     ended = np.sort(np.r_[spans.start[fetches[spans.key]], updates[0]])
     return HostOperators(
         forward=(outer.start[forward], outer.end[forward]),
@@ -133,6 +142,18 @@ def list_operators(found: Collected, main: int) -> HostOperators:
         updates=updates,
         other=(outer.start[other], outer.end[other]),
     )
+
+
+def merge_calls(outer: Exchange, part: Exchange) -> Exchange:
+    """Give a call with the group that a part of it names."""
+    return dataclasses.replace(
+        outer, group=part.group or outer.group, description=part.description or outer.description
+    )
+
+
+def splits_sequence(exchange: Exchange) -> bool:
+    """Say whether it is one among ranks that hold parts of the same sequences, as ring attention's."""
+    return any(part in exchange.description for part in SPLITS_SEQUENCES)
 
 
 def find_runs(operators: HostOperators, start: float = -np.inf, end: float = np.inf) -> list[Run]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.budget import HostWait
+from diagnose.model.members import WAITS
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.recording import Dropped, HostTime, Recording, Unobserved
 from diagnose.model.trace import Ints, Seconds
@@ -31,7 +32,6 @@ from diagnose.trace.producers.kineto.layout import Layout, place_ranks
 from diagnose.trace.producers.kineto.operations import CUT, WAIT, Operations
 from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
 from diagnose.trace.producers.kineto.table import (
-    WAITS,
     OperationTable,
     begin_receives,
     drop_mismatched,
@@ -277,6 +277,7 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
     table, mismatched = drop_mismatched(table)
     table, unobserved = _settle_transfers(table, parts, layout, one_clock=one_clock)
     waits = (table.other >= 0).any()
+    counted = layout.n_chunks == 1 or layout.names_chunks  # else the schedule says which compute is which
     recording = Recording(
         producer=NAME,
         op=table.op,
@@ -287,8 +288,8 @@ def _lay_out(parts: Sequence[Rank], layout: Layout) -> tuple[Recording, bool]:
         stage=table.stage,
         start_s=table.start_s,
         duration_s=np.maximum(table.end_s - table.start_s, 0.0),
-        microbatch=np.where(table.is_op(*DIRECTIONS), table.microbatch, -1),
-        chunk=table.chunk,
+        microbatch=np.where(table.is_op(*DIRECTIONS), table.microbatch, -1) if counted else None,
+        chunk=table.chunk if counted else None,
         position=np.where(table.is_op(*DIRECTIONS), table.virtual, -1) if layout.in_v else None,
         rank=table.rank,
         tp_rank=table.tp if layout.n_tp > 1 else None,
@@ -384,6 +385,9 @@ def _settle_transfers(
         table = end_sends(begin_receives(table))
     if layout.n_chunks == 1:
         return table, []
+    if not layout.names_chunks:
+        reason = "no annotation says of which chunk a send or receive is; computes follow the interleaved schedule"
+        return table.take(~table.is_op(*P2P)), [Unobserved("transfers between stages", reason, lacks)]
     if layout.in_v:
         reason = (
             "in a V a rank sends and receives on both sides in both directions; they are told from its computes alone"
@@ -470,7 +474,8 @@ def _list_missing(parts: Sequence[Rank], recording: Recording) -> list[Unobserve
     if not any(part.records_collections for part in parts) and not (recording.op == Op.GC).any():
         reason = "only with_stack and record_python_gc_info record them; their stalls are told by their shape alone"
         unobserved.append(Unobserved("collections of Python", reason, ("collection-rows",)))
-    if any(part.sharded for part in parts) and any(part.dialect in ("runs", "phases") for part in parts):
+    moved = recording.job["pp_size"] == 1 and any(part.dialect in ("runs", "phases") for part in parts)
+    if moved and any(part.sharded for part in parts):
         reason = "FSDP waits for parameters inside forwards and backwards; these waits are moved to the end of the last backward"
         unobserved.append(Unobserved("when each layer waited", reason))
     return unobserved

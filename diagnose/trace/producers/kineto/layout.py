@@ -12,11 +12,10 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import Op
-from diagnose.trace.producers.kineto.rank import ProcessGroup, Rank
+from diagnose.trace.producers.kineto.rank import PIPELINE, ProcessGroup, Rank
 
 _TENSOR = re.compile(r"(?:TENSOR_MODEL_PARALLEL_GROUP|mesh_tp|tp)", re.IGNORECASE)
 _CONTEXT = re.compile(r"(?:CONTEXT_PARALLEL_GROUP|mesh_cp|cp)", re.IGNORECASE)
-_PIPELINE = re.compile(r"(?:PIPELINE_MODEL_PARALLEL_GROUP|mesh_pp|pp)", re.IGNORECASE)
 #: A rank that receives for fewer of its forwards is of the first stage: all others do for each.
 SELDOM_SHARE = 0.5
 
@@ -39,6 +38,7 @@ class Layout:
     places: tuple[RankCoordinates, ...]
     n_stages: int
     n_chunks: int
+    names_chunks: bool  # annotations say of which chunk a compute is; else the schedule does
     in_v: bool  # rank p of P holds stages p and 2P - 1 - p
     n_tp: int
     n_cp: int
@@ -61,6 +61,8 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
         stages = [min(stages, default=0) % n_stages for stages in held]
     elif any(rank.exchanges_with_peers for rank in ranks) and len(ranks) > 1:
         stages, n_stages = _stages_by_peers(ranks, numbers, name, warnings)
+        first = [rank for rank, stage in zip(ranks, stages, strict=True) if stage == 0]
+        n_chunks = _count_chunks(first) if n_stages > 1 else 1
     elif any(rank.exchanges_with_peers for rank in ranks):
         raise TraceError(
             "is one rank of a pipeline whose annotations do not name its stage; expected the traces of all ranks: name the folder",
@@ -83,7 +85,7 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
         for number, lane, stage, tp, cp in zip(numbers, lanes, stages, tensor, context, strict=True)
     )
     _refuse_same_places(places, name)
-    return Layout(places, n_stages, n_chunks, in_v, max(tensor) + 1, max(context) + 1, tuple(warnings))
+    return Layout(places, n_stages, n_chunks, any(held), in_v, max(tensor) + 1, max(context) + 1, tuple(warnings))
 
 
 def _refuse_same_places(places: Sequence[RankCoordinates], name: str) -> None:
@@ -124,6 +126,20 @@ def _count_stages(held: Sequence[tuple[int, ...]], name: str) -> tuple[int, int,
     )
 
 
+def _count_chunks(ranks: Sequence[Rank]) -> int:
+    """Count the model chunks of each rank by what those of the first stage send: no annotation tells forwards' from backwards'.
+
+    Of m microbatches in v chunks it sends m v forwards, and m (v - 1) backwards to the last stage.
+    """
+    found = set()
+    for rank in ranks:
+        sends = np.isin(rank.operations.op, (Op.FORWARD_SEND, Op.BACKWARD_SEND))
+        n_forwards, n_sends = int((rank.operations.op == Op.FORWARD).sum()), int(sends.sum())
+        n_chunks, left = divmod(n_forwards, max(2 * n_forwards - n_sends, 1))
+        found.add(n_chunks if not left and n_sends else 1)
+    return max(found.pop(), 1) if len(found) == 1 else 1
+
+
 def _does_seldom(rank: Rank, op: Op) -> bool:
     """Say whether few of a rank's forwards receive, or send: before the first step stages tell each other the shapes of tensors."""
     ops = rank.operations.op
@@ -135,7 +151,7 @@ def _stages_by_peers(
     ranks: Sequence[Rank], numbers: Sequence[int], name: str, warnings: list[str]
 ) -> tuple[list[int], int]:
     """Find the stage of each rank where no annotation says it: from its group, or from who never receives or sends forwards."""
-    described = [_group(rank, number, _PIPELINE) for rank, number in zip(ranks, numbers, strict=True)]
+    described = [_group(rank, number, PIPELINE) for rank, number in zip(ranks, numbers, strict=True)]
     if all(described):
         stages = [group.ranks.index(number) for group, number in zip(described, numbers, strict=True) if group]
         return stages, max(len(group.ranks) for group in described if group)
@@ -208,7 +224,7 @@ def _pipeline_of(
     rank: Rank, number: int, numbers: Sequence[int], stages: Sequence[int], n_stages: int
 ) -> tuple[int, ...]:
     """Name the ranks of the pipeline that a rank is in; none where no group is one."""
-    described = _group(rank, number, _PIPELINE)
+    described = _group(rank, number, PIPELINE)
     if described:
         return described.ranks
     stage_of = dict(zip(numbers, stages, strict=True))

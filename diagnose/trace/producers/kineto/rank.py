@@ -23,6 +23,8 @@ from diagnose.trace.producers.kineto.reader import OperationReader
 _RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d{1,7})"), re.compile(r"(?:worker|device|gpu)[-_.]?(\d{1,7})"))
 
 
+#: How the group of the stages of a pipeline is described.
+PIPELINE = re.compile(r"(?:PIPELINE_MODEL_PARALLEL_GROUP|mesh_pp|pp)", re.IGNORECASE)
 #: The time in the name that tensorboard_trace_handler gives.
 _WRITTEN_AT = re.compile(r"\.\d{10,}(?=\.pt\.trace\.json)")
 
@@ -34,6 +36,11 @@ class ProcessGroup:
     name: str
     description: str
     ranks: tuple[int, ...]
+
+    @property
+    def is_pipeline(self) -> bool:
+        """True where its ranks are the stages of a pipeline, of which there are several."""
+        return bool(PIPELINE.fullmatch(self.description)) and len(self.ranks) > 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,7 +89,8 @@ def read_rank(path: Path, where: str) -> Rank:
     warnings = []
     if found.stream.truncated:
         warnings.append(f"{where} ends in the middle; what comes before is read")
-    reader = OperationReader(found)
+    groups = _groups(info.get("pg_config"))
+    reader = OperationReader(found, in_pipeline=any(group.is_pipeline for group in groups))
     reader.read()
     return Rank(
         where=where,
@@ -93,7 +101,7 @@ def read_rank(path: Path, where: str) -> Rank:
         host=_text(header.get("host_name")),
         base_ns=_whole(header.get("baseTimeNanoseconds")),
         alone=(world or 1) < 2 and not found.exchanges and not reader.collectives.parallel,
-        groups=(*_groups(info.get("pg_config")), *_groups(list(found.groups))),
+        groups=(*groups, *_groups(list(found.groups))),
         dialect=reader.dialect,
         operations=Operations.of(reader.made.listed),
         exchanges_with_peers=bool(reader.operators.calls) or any(o.op in P2P for o in reader.made.listed),

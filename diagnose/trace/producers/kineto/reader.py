@@ -53,18 +53,18 @@ class OperationReader:
     `steps_named` that annotations number the steps; `n_on_host` how many computes the host timed though there is a GPU.
     """
 
-    def __init__(self, found: Collected) -> None:
+    def __init__(self, found: Collected, *, in_pipeline: bool) -> None:
         self.found = found
         self.gpu = GpuTime(found)
         numbers, starts, ends, main = list_steps(found)
         self.main = main = main if len(numbers) else find_main_thread(found)
-        self.operators: HostOperators = list_operators(found, main)
+        self.operators: HostOperators = list_operators(found, main, may_be_ring=not in_pipeline)
         works = [exchange for exchange in found.exchanges if exchange.by == "work"]
         self.works = _Ordered([work for work in works if work.thread == main])
         self.calls = _Ordered(list(self.operators.calls))
         self.outer = self._list_annotations()
         self.free = np.sort(np.concatenate([self.outer.end, np.array([exchange.end for exchange in found.exchanges])]))
-        self.collectives = Collectives(found, self.gpu, main)
+        self.collectives = Collectives(found, self.gpu, main, has_peers=bool(self.operators.calls))
         self.n_on_host = 0
         self.phases: Counter[tuple[int, int]] = Counter()
         self.named = self._list_named()

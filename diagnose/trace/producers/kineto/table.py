@@ -41,9 +41,6 @@ class OperationTable(ColumnTable):
         return np.isin(self.op, [int(op) for op in ops])
 
 
-#: What a wait within a compute is called: for members of the worker, of its tensor- or context-parallel group, or for other
-#: data-parallel ranks.
-WAITS = ("tp-wait", "cp-wait", "dp-wait")
 #: How far before the next one an empty transfer begins at least, so that their order is beyond doubt.
 APART_S = 1e-7
 #: Type of a transfer, with the compute it belongs to.
