@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.members import GROUP_PREFIXES
+from diagnose.model.members import GROUP_PREFIXES, WAITS
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds, Trace
 from diagnose.numerics.robust import nan_quantile
@@ -129,13 +129,14 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     # Members of a worker wait for each other inside of what one of them does.
     within = np.array([name.startswith(GROUP_PREFIXES) for name in trace.other_types], dtype=bool)
     inside[inside] = ~within[carried.op[inside]]
+    waits = [kind for kind, name in enumerate(trace.other_types) if name in WAITS]
     occupying, parts, others = carried.take(occupies), carried.take(inside), others.take(occupies[: len(others)])
     found = []
     for block in blocks:
         busy = find_busy(occupying, block)
         graph = build_observed_graph(without_busy(block, busy), usual_start(block), has_dp=trace.job.has_dp)
         graph = add_meetings(block, graph, busy)
-        worked, graph = add_inner_waits(block, graph, find_inner_waits(parts, block))
+        worked, graph = add_inner_waits(block, graph, find_inner_waits(parts, block, waits))
         delay = launch_delays(worked, graph)
         of_delay = None if busy is None else busy.within(worked, delay, range(len(block.nodes)))
         rows = others.take(np.isin(others.step, block.steps))

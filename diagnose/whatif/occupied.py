@@ -9,7 +9,7 @@ What is left, between operations, is busy time of the worker: what comes after w
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -83,11 +83,12 @@ def find_occupying(others: Evidence, blocks: Sequence[Block]) -> tuple[Bools, Bo
     return free & ~beside[others.op], inside & ~beside[others.op]
 
 
-def find_inner_waits(rows: Evidence, block: Block) -> tuple[Seconds, Ints] | None:
+def find_inner_waits(rows: Evidence, block: Block, waits: Collection[int] = ()) -> tuple[Seconds, Ints] | None:
     """Say how long each operation waits for other dp ranks in rows inside of it: an all-to-all of experts within computes.
 
-    Whoever comes early waits in them for the last of a group, who waits least. Seconds, shape (n_nodes, n_steps, n_dp), and the
-    group of each dp rank; None where no such rows are, or waits are less than what varies anyway.
+    Whoever comes early waits in them for the last of a group, who waits least; rows of the types `waits` are nothing but waits.
+    Seconds, shape (n_nodes, n_steps, n_dp), and the group of each dp rank; None where no such rows are, or waits are less than what
+    varies anyway.
     """
     if block.n_dp == 1 or not len(rows):
         return None
@@ -97,7 +98,7 @@ def find_inner_waits(rows: Evidence, block: Block) -> tuple[Seconds, Ints] | Non
     for kind in np.flatnonzero(np.bincount(rows.op) >= USUAL_SHARE * block.start_s[0].size).tolist():
         union = Union.of(keys, rows.take(rows.op == kind))
         _, begins_s, ends_s = _look_inside(block, keys, union, computes[:: -(-len(computes) // MAX_LOOKED_AT)])
-        groups = _find_groups(begins_s, ends_s)
+        groups = _find_groups(begins_s, ends_s, least=0.0 if kind in waits else HELD_SHARE)
         if groups is None:
             continue
         fills_s, _, _ = _look_inside(block, keys, union, computes)
@@ -256,7 +257,7 @@ def _find_meetings(block: Block, graph: Graph, busy: Busy, kind: int, among: Seq
             ends_s.append(np.where(there, end_s, np.nan))
     if not nodes:
         return {}
-    groups = _find_groups(np.stack(begins_s), np.stack(ends_s))
+    groups = _find_groups(np.stack(begins_s), np.stack(ends_s), least=HELD_SHARE)
     if groups is None:
         return {}
     found = {}
@@ -273,10 +274,11 @@ def _find_meetings(block: Block, graph: Graph, busy: Busy, kind: int, among: Seq
     return found
 
 
-def _find_groups(begins_s: Seconds, ends_s: Seconds) -> Ints | None:
+def _find_groups(begins_s: Seconds, ends_s: Seconds, *, least: float) -> Ints | None:
     """Find the dp ranks whose rows, shape (n_nodes, n_steps, n_dp), end together though they begin apart: a group number each.
 
-    The largest groups, of neighbours or of every n-th rank; None where none do.
+    At least a part `least` of them is no further apart at its end than at its begin. The largest groups, of neighbours or of every
+    n-th rank; None where none do.
     """
     n_dp = ends_s.shape[-1]
     ranks = np.arange(n_dp)
@@ -294,7 +296,7 @@ def _find_groups(begins_s: Seconds, ends_s: Seconds) -> Ints | None:
             told = apart_s > BARRIER_TOLERANCE_S
             if told.any() and (
                 together_s[told].sum() <= TOGETHER_RATIO * apart_s[told].sum()
-                and (together_s <= np.maximum(apart_s, BARRIER_TOLERANCE_S)).mean() >= HELD_SHARE
+                and (together_s <= np.maximum(apart_s, BARRIER_TOLERANCE_S)).mean() >= least
             ):
                 return groups
     return None
