@@ -57,7 +57,8 @@ class FeatureGroup(NamedTuple):
 
 def _measure_workers(m: Measured) -> Features:
     """Measure slow workers; whether it is one member of a worker matters to what else it may be."""
-    return workers.measure_workers(m.breakdown, m.what_if, by_member=members.is_one_member(m.trace, m.breakdown))
+    n_members = members.count_members(m.trace, m.breakdown)
+    return workers.measure_workers(m.breakdown, m.what_if, n_members=n_members)
 
 
 def list_groups() -> tuple[FeatureGroup, ...]:
@@ -66,12 +67,7 @@ def list_groups() -> tuple[FeatureGroup, ...]:
         FeatureGroup(job.READS_AS, lambda m: job.measure_job(m.what_if, m.breakdown, m.trace.job)),
         FeatureGroup(gains.list_gains(), lambda m: gains.measure_gains(m.breakdown, m.gains)),
         FeatureGroup(stages.READS_AS, lambda m: stages.measure_stages(m.breakdown, m.trace.n_stages)),
-        FeatureGroup(
-            workers.READS_AS,
-            lambda m: workers.measure_workers(
-                m.breakdown, m.what_if, by_member=members.is_one_member(m.trace, m.breakdown)
-            ),
-        ),
+        FeatureGroup(workers.READS_AS, _measure_workers),
         FeatureGroup(hosts.READS_AS, lambda m: hosts.measure_hosts(m.breakdown, m.trace)),
         FeatureGroup(members.READS_AS, lambda m: members.measure_members(m.trace, m.breakdown)),
         FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.breakdown, m.trace)),

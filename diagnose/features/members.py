@@ -41,10 +41,11 @@ def find_late_members(trace: Trace, breakdown: Breakdown) -> dict[tuple[int, int
     return {worker: _find_late_member(trace.members, breakdown, worker) for worker in slow_workers(breakdown)}
 
 
-def is_one_member(trace: Trace, breakdown: Breakdown) -> bool:
-    """Say whether one member of the slowest worker is what makes it slow."""
+def count_members(trace: Trace, breakdown: Breakdown) -> int:
+    """Count the members of the slowest worker where one of them is what makes it slow; else 1."""
     late = find_late_members(trace, breakdown)
-    return bool(late) and late[slow_workers(breakdown)[0]].member is not None
+    is_one = bool(late) and late[slow_workers(breakdown)[0]].member is not None
+    return trace.members.n_members if trace.members is not None and is_one else 1
 
 
 def measure_members(trace: Trace, breakdown: Breakdown) -> Features:

@@ -68,7 +68,9 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
         "sequence.correlation": Feature(breakdown.forward_backward_correlation),
         "sequence.spread": Feature(breakdown.microbatch_spread),
         "sequence.stage_share": (
-            Feature.missing("there is one stage") if breakdown.stage_share is None else Feature(breakdown.stage_share)
+            Feature.missing("there is one stage")
+            if breakdown.stage_share is None
+            else Feature(min(breakdown.stage_share, 1.0))
         ),
         "sequence.other_doubt": _doubt(breakdown),
         "sequence.paused_doubt": Feature(_doubt_documents(breakdown)),

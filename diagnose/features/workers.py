@@ -76,11 +76,11 @@ SLOW_DIRECTION_SHARE = 0.1
 SLOW_WORKER_SHARE = 0.1
 
 
-def measure_workers(breakdown: Breakdown, what_if: WhatIf, *, by_member: bool = False) -> Features:
+def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -> Features:
     """Measure how far the slowest worker is behind its peers.
 
-    `by_member` says that it is so for one of its tensor- or context-parallel members: no stage is longer for one of them. They are
-    missing where no worker has peers, or nothing was lost.
+    `n_members` are its tensor- or context-parallel members where one of them alone makes it slow, else 1: no stage is longer for
+    one of them. They are missing where no worker has peers, or nothing was lost.
     """
     n_dp = breakdown.compute_s.shape[-1]
     names = (
@@ -118,12 +118,12 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, *, by_member: bool = 
             "worker.forward_ratio": Feature(float(forward)),
             "worker.backward_ratio": Feature(float(backward)),
             "worker.slow_steps_share": Feature(float(at.mean())),
-            "worker.slow_share": Feature(float(_mainly_slow(breakdown).mean())),
+            "worker.slow_share": Feature(float(_mainly_slow(breakdown).mean()) / n_members),
             "worker.began_share": Feature(_count_began(breakdown)),
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
             "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
-            "worker.stage_doubt": Feature(0.0 if by_member else _doubt_stage(breakdown)),
-            "worker.growth_doubt": Feature(0.0 if by_member else _doubt_growth(breakdown)),
+            "worker.stage_doubt": Feature(_doubt_stage(breakdown) if n_members == 1 else 0.0),
+            "worker.growth_doubt": Feature(_doubt_growth(breakdown) if n_members == 1 else 0.0),
             "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),

@@ -299,6 +299,7 @@ def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: flo
         unknown,
         confidence=nobody.confidence,
         share=cause.share,
+        recoverable_after_others=cause.recoverable_after_others,
         alternatives=tuple(sorted(others, key=lambda other: -other.confidence)),
         evidence=(*unknown.evidence, EvidenceItem("rule", f"{UNKNOWN}/{cause.cause}", text, {})),
     )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diagnose.features.members import find_late_members, measure_members
+from diagnose.features.members import count_members, find_late_members, measure_members
 from diagnose.model.members import LateMember, Members
 from diagnose.model.trace import Job, Trace
 from tests.features.hand import N_STEPS, STEPS, evidence, slowed
@@ -54,6 +54,13 @@ def judge(found: Members) -> LateMember:
 
 
 LATE = members([-0.7, 0.7, -0.7], [0.0, 1.0, 0.0])
+
+
+def test_how_many_members_one_is_slow_among() -> None:
+    """Where one is named, all count; where nobody is, or no worker is slow, the worker is taken as a whole."""
+    assert count_members(trace_with(LATE), SLOW) == 3
+    assert count_members(trace_with(members([0.0, 0.0, 0.0], [0.3, 0.3, 0.4])), SLOW) == 1
+    assert count_members(trace_with(LATE), slowed({})) == count_members(trace_with(None), SLOW) == 1
 
 
 def test_the_last_member_is_named() -> None:

@@ -164,6 +164,16 @@ def test_older_machines_are_slow_in_all_steps() -> None:
         assert measure_workers(parts, what_if())["worker.layout_doubt"].value == doubt
 
 
+def test_a_worker_that_is_slow_for_one_of_its_members() -> None:
+    """It is one of two workers, and a quarter of that; and no stage is longer, and no batch, for one of them."""
+    parts = dataclasses.replace(slowed({(0, 0): 1.5}), slow_workers=np.array([[True, False]]))
+    alone = dataclasses.replace(parts, worker_ratio=parts.worker_ratio[..., :1], compute_s=parts.compute_s[..., :1])
+    found, by_member = (measure_workers(alone, what_if(), n_members=n) for n in (1, 4))
+    assert found["worker.stage_doubt"].value and by_member["worker.stage_doubt"].value == 0.0
+    assert by_member["worker.slow_share"].value == found["worker.slow_share"].value / 4  # type: ignore[operator]
+    assert by_member["worker.growth_doubt"].value == 0.0
+
+
 def test_without_peers_nothing_can_be_said() -> None:
     """With one dp rank every feature of a worker against its peers is missing, with the reason."""
     found = measure_workers(components(n_dp=1), what_if())

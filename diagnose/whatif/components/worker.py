@@ -342,7 +342,7 @@ def find_slow_workers(
     """
     n_directions, n_virtual, n_steps, n_dp = excess.shape
     direction = excess.reshape(n_directions, n_virtual // n_stages, n_stages, n_steps, n_dp)
-    if n_dp == 1 and n_stages == 1:
+    if n_dp == 1 and n_stages == 1 and not told.any():
         return np.zeros_like(excess), np.zeros((n_dp, n_stages), dtype=bool)
     # All directions and all chunks of a worker: the forward and backward of a slow worker are mostly both slow.
     by_worker = np.nanmean(direction, axis=(0, 1))  # (n_stages, n_steps, n_dp)

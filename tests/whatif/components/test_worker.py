@@ -260,6 +260,15 @@ def _find(excess: Seconds) -> tuple[Seconds, Bools]:
     return find_slow_workers(excess, n_stages, np.zeros(n_stages, dtype=bool), drawn)
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_the_only_worker_is_slow_where_a_member_tells(*, told: bool) -> None:
+    """It has no peers, and no other stages; one of its members may hold up the others."""
+    drawn = measure_draws(np.ones((2, N_MICROBATCHES, N_STEPS, 1)))
+    level, slow = find_slow_workers(np.full((2, 1, N_STEPS, 1), 0.3), 1, np.array([told]), drawn)
+    assert slow.tolist() == [[told]]
+    assert level == pytest.approx(0.3 if told else 0.0)
+
+
 @pytest.mark.parametrize(
     ("sure_in", "other_in", "together"),
     [
