@@ -955,6 +955,30 @@ def rows_of_waits(recording: Recording, **place: int) -> list[tuple[float, float
     return rows_of(dataclasses.replace(recording, op=np.where(recording.op < 0, Op.LOG, recording.op)), Op.LOG, **place)
 
 
+def test_what_explains_a_compute_is_not_put_into_its_waits(tmp_path: Path) -> None:
+    """A stall of the allocator that is longer than the wait for a member stays as long as it was, within the compute."""
+    folder = tensor_parallel_pipeline(tmp_path)
+    for file in sorted(folder.iterdir()):
+        trace = json.loads(file.read_text())
+        at = min(event["ts"] for event in trace["traceEvents"] if event["name"].startswith("aten::"))
+        stall = {
+            "ph": "X",
+            "cat": "cuda_runtime",
+            "name": "cudaMalloc",
+            "pid": 1,
+            "tid": 100,
+            "ts": at + 20,
+            "dur": 35.0,
+        }
+        trace["traceEvents"].append(stall | {"args": {}})
+        file.write_text(json.dumps(trace))
+    found = read(folder)
+    for rank in range(4):
+        ((start, end),), first = rows_of(found, Op.CUDA_MALLOC, rank=rank), rows_of(found, Op.FORWARD, rank=rank)[0]
+        assert first[0] <= start and end <= first[1]
+        assert end - start == pytest.approx(0.035)
+
+
 def test_waits_for_data_parallel_ranks_within_computes(tmp_path: Path) -> None:
     """Ranks of a stage that no tensor-parallel group holds are replicas: what they wait for each other is not theirs alone."""
     found = read(tensor_parallel_pipeline(tmp_path, tensor="EXPERT_MODEL_PARALLEL_GROUP"))

@@ -99,10 +99,11 @@ class OperationReader:
             self._read_optimizers()
             self.collectives.add_reductions(self.made, joins_waits=self.dialect in ("runs", "phases"))
             self.collectives.add_first_gathers(self.made)
-            self.collectives.add_waits(self.made)
         add_evidence(self.found, self.gpu, list(zip(waits[0].tolist(), waits[1].tolist(), strict=True)), self.made)
         if len(self.fetches[0]):
             add_host_gaps(self.host_time.gaps, self.made)
+        if self.dialect != "own":
+            self.collectives.add_waits(self.made)  # after what explains computes, which is not to be put into their waits
 
     def _cut_steps(self, marked: Steps) -> Steps:
         """Cut the time of this rank into steps, by its computes where marks do not."""
