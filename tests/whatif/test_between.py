@@ -157,6 +157,13 @@ def test_a_wait_before_a_step_ends_where_that_begins() -> None:
     np.testing.assert_allclose(6 * led_s, [[20.0, 10.0]], atol=1e-6)
 
 
+def test_what_one_worker_does_holds_up_all_where_nothing_speaks_against_it() -> None:
+    """It saves for 20 s after the last step of a sample, and no step that has a successor has such a worker."""
+    starts = {10: 1000.0, 11: 1010.0, 40: 2000.0, 41: 2010.0}
+    found = between(job(starts, [(11, 0, "checkpoint", STEP_S, 20.0)]))
+    assert found == pytest.approx({10: 1.0, 11: 21.0, 40: 1.0, 41: 1.0}, abs=1e-6)
+
+
 def test_what_one_worker_does_holds_up_nobody_where_known_steps_did_not_wait() -> None:
     """Step 12 began at once: the delay shows within it, and nothing is known of what followed step 40."""
     starts = {10: 1000.0, 11: 1009.0, 12: 1018.0, 40: 2000.0}

@@ -266,9 +266,12 @@ def measure_tails(trace: Trace, observed: Sequence[Observed], rows: Evidence | N
 
 
 def _is_waited_for(longest_s: Seconds, following_s: Seconds) -> bool:
-    """Say whether the steps whose successor is known waited for the last worker that did something after its optimizer."""
+    """Say whether the steps whose successor is known waited for the last worker that did something after its optimizer.
+
+    Where none of them had such a worker nothing speaks against it: who does something else begins its next step later.
+    """
     busy = longest_s > 0
-    return bool(busy.any() and (following_s[busy] >= WAITED_SHARE * longest_s[busy]).all())
+    return bool((following_s[busy] >= WAITED_SHARE * longest_s[busy]).all())
 
 
 COMPONENT = Component("between-steps", BetweenStepsPart, traits=Traits(stops_all=True, border="end"))
