@@ -103,7 +103,9 @@ class OperationReader:
         if len(self.fetches[0]):
             add_host_gaps(self.host_time.gaps, self.made)
         if self.dialect != "own":
-            self.collectives.add_waits(self.made)  # after what explains computes, which is not to be put into their waits
+            self.collectives.add_waits(
+                self.made
+            )  # after what explains computes, which is not to be put into their waits
 
     def _cut_steps(self, marked: Steps) -> Steps:
         """Cut the time of this rank into steps, by its computes where marks do not."""
