@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.tiers import LONG, QUICK, tier_of, tiers_within
@@ -15,6 +16,9 @@ SHARED = ROOT.parent / "shared"
 
 #: Processes that run tests at most; each keeps its own measured jobs.
 MAX_PROCESSES = 8
+# No machine is too slow for a property.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

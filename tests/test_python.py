@@ -272,7 +272,7 @@ def test_a_step_without_computes() -> None:
 _NUMBERS = st.one_of(st.floats(), st.integers(-(2**63), 2**63 - 1), st.none(), st.text(max_size=3), st.booleans())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([*ROWS.columns]), st.lists(_NUMBERS, min_size=1, max_size=4), st.booleans())
 def test_any_values_in_any_column(column: str, values: list[Any], is_frame: bool) -> None:
     """A job in which a column holds anything is diagnosed or refused, and nothing else comes out."""
@@ -289,7 +289,7 @@ def test_any_values_in_any_column(column: str, values: list[Any], is_frame: bool
         return  # what it says is looked at above
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.binary(max_size=200), st.integers(0, 10**6))
 def test_any_bytes(noise: bytes, at: int) -> None:
     """Bytes that are no trace, or a damaged one, are refused or diagnosed."""

@@ -216,7 +216,7 @@ def test_shares_are_those_of_one_microbatch_at_a_time(seed: int, monkeypatch: py
     assert_as_in_loops(lists, cp, Cost(1.0, 1.0 / float(rng.uniform(100, 5000))), Kernel())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(lengths=st.lists(st.integers(1, 40), max_size=8), cp=st.integers(1, 5))
 def test_attention_is_counted_token_by_token(lengths: list[int], cp: int) -> None:
     """Of short documents, too, shares are those of plain loops; with an ideal kernel all ranks together do each pair once."""

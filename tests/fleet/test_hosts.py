@@ -25,7 +25,7 @@ def tail_by_counting(chances: list[float], least: int) -> float:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=9), st.integers(1, 9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_tail_equals_all_outcomes_counted_out(chances: list[float], least: int) -> None:
     """The probability is the sum over all outcomes."""
     expected = tail_by_counting(chances, least) if least <= len(chances) else 0.0

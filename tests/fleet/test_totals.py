@@ -96,7 +96,7 @@ jobs = st.lists(
 
 
 @given(jobs)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_slicing_sums_to_the_whole(made: list) -> None:
     """However lost time is sliced, nothing is lost and nothing counted twice."""
     fleet = [job(f"/{i}/j", *found, **fields) for i, (found, fields) in enumerate(made)]
@@ -107,7 +107,7 @@ def test_every_slicing_sums_to_the_whole(made: list) -> None:
 
 
 @given(jobs, st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_order_does_not_matter(made: list, chance: object) -> None:
     """The same jobs in another order give the same sums, to the last digit."""
     fleet = [job(f"/{i}/j", *found, **fields) for i, (found, fields) in enumerate(made)]

@@ -579,7 +579,7 @@ def assert_read_or_refused(text: bytes) -> None:
         assert rule.judge({}).fires in (True, False, None)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150, derandomize=True)
 @given(st.binary(max_size=300) | st.text(max_size=300).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_random_bytes_are_refused_and_nothing_else(text: bytes) -> None:
     """Whatever bytes a file has, reading it ends in a rule or in faults."""

@@ -68,7 +68,7 @@ def check(packing: Packing, max_tokens: int, lookahead: int) -> None:
 
 
 @pytest.mark.parametrize("name", PACKERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(case=documents())
 def test_invariants(name: str, case: tuple[list[int], list[int], int, int]) -> None:
     """Every document is placed once or waits, never before it is read; no microbatch holds too much; twice is the same."""

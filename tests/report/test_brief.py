@@ -109,7 +109,7 @@ CAUSES = st.builds(
     path=st.none() | NAMES,
     width=st.integers(40, 200),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_job_fits_a_screen(
     causes: list[Cause], verdict: str, name: str, why: str, n_notes: int, path: str | None, width: int
 ) -> None:

@@ -25,7 +25,7 @@ from tests.naive import BACKWARD, FORWARD
 
 SHAPE = Shape(n_steps=3, n_dp=2, n_stages=2, n_microbatches=3)
 INTERLEAVED = Shape(n_steps=2, n_dp=2, n_stages=2, n_microbatches=4, n_chunks=2)
-PROPERTY = settings(max_examples=25, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=25, derandomize=True)
 
 
 def analyse(trace: Trace) -> WhatIf:
