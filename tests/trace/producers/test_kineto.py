@@ -21,7 +21,7 @@ from diagnose.trace.producers import kineto
 from diagnose.trace.producers.kineto.annotations import parse_annotation
 from diagnose.trace.producers.kineto.events import Stream, read_events
 from diagnose.trace.producers.kineto.job import _name_group
-from diagnose.trace.producers.kineto.layout import Layout, RankCoordinates
+from diagnose.trace.producers.kineto.layout import RankCoordinates
 from diagnose.trace.producers.kineto.rank import read_rank
 from tests.trace.producers.kineto_traces import (
     AUTOGRAD,
@@ -988,20 +988,9 @@ def test_waits_for_data_parallel_ranks_within_computes(tmp_path: Path) -> None:
 
 def test_whom_a_group_is_of() -> None:
     """Of members of a worker, or of data-parallel ranks; of several stages, or of one rank, it tells nothing."""
-    layout = Layout(
-        tuple(RankCoordinates(rank, rank % 2, rank // 2, 0, 0) for rank in range(4)),
-        2,
-        1,
-        names_chunks=False,
-        in_v=False,
-        n_tp=1,
-        n_cp=1,
-        warnings=(),
-    )
-    assert [_name_group(ranks, layout) for ranks in ((0, 1), (0, 2), (0,), ())] == ["dp-wait", None, None, None]
-    context = dataclasses.replace(
-        layout, places=tuple(RankCoordinates(rank, 0, rank // 2, 0, rank % 2) for rank in range(4))
-    )
+    replicas = {rank: RankCoordinates(rank, rank % 2, rank // 2, 0, 0) for rank in range(4)}
+    assert [_name_group(ranks, replicas) for ranks in ((0, 1), (0, 2), (0,), ())] == ["dp-wait", None, None, None]
+    context = {rank: RankCoordinates(rank, 0, rank // 2, 0, rank % 2) for rank in range(4)}
     assert _name_group((2, 3), context) == "cp-wait"
 
 

@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from diagnose.trace.clocks import align
 from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.kineto.apart import list_names, refuse_other_jobs
-from diagnose.trace.producers.kineto.layout import Layout, place_ranks
+from diagnose.trace.producers.kineto.layout import Layout, RankCoordinates, place_ranks
 from diagnose.trace.producers.kineto.operations import CUT, WAIT, Operations
 from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
 from diagnose.trace.producers.kineto.table import (
@@ -327,7 +327,8 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
     named = column["stage"] >= 0
     chunk = np.where(named, np.maximum(column["stage"], 0) // layout.n_stages, column["chunk"])
     of_chunk = np.isin(column["op"], [int(op) for op in (*DIRECTIONS, Op.ALL_GATHER, Op.REDUCE_SCATTER)])
-    other = np.concatenate([_name_waits(part, layout) for part in parts])
+    place_of = {place.rank: place for place in layout.places}
+    other = np.concatenate([_name_waits(part, place_of, n_stages=layout.n_stages) for part in parts])
     return OperationTable(
         op=column["op"],
         step=column["step"],
@@ -343,7 +344,7 @@ def _make_table(parts: Sequence[Rank], layout: Layout, hosts: Sequence[int]) -> 
     ).take((column["op"] != WAIT) | (other >= 0))
 
 
-def _name_waits(part: Rank, layout: Layout) -> Ints:
+def _name_waits(part: Rank, place_of: Mapping[int, RankCoordinates], *, n_stages: int) -> Ints:
     """Say for whom a rank waits in each of its rows, by the places of the group's ranks: position in `WAITS`, -1: nobody knows.
 
     Waits for other data-parallel ranks of a job without stages lie at the end of its steps already.
@@ -352,18 +353,18 @@ def _name_waits(part: Rank, layout: Layout) -> Ints:
     found = np.full(len(group), -1, dtype=np.int64)
     for name in np.unique(group[is_wait]).tolist():
         groups = [of for of in part.groups if of.name == name] if name else part.groups
-        kinds = {kind for of in groups if (kind := _name_group(of.ranks, layout)) is not None}
+        kinds = {kind for of in groups if (kind := _name_group(of.ranks, place_of)) is not None}
         if len(kinds) > 1 and not part.sharded:
             kinds.discard("dp-wait")  # gradients are reduced between computes, or in hooks
         kind = kinds.pop() if len(kinds) == 1 else None
-        if kind is not None and (kind != "dp-wait" or layout.n_stages > 1):
+        if kind is not None and (kind != "dp-wait" or n_stages > 1):
             found[is_wait & (group == name)] = WAITS.index(kind)
     return found
 
 
-def _name_group(ranks: Sequence[int], layout: Layout) -> str | None:
+def _name_group(ranks: Sequence[int], place_of: Mapping[int, RankCoordinates]) -> str | None:
     """Name the waits in a group of ranks; None where these are of several stages, or fewer than two."""
-    places = [place for place in layout.places if place.rank in ranks]
+    places = [place_of[rank] for rank in ranks if rank in place_of]
     if len(places) < 2 or len({place.stage for place in places}) > 1:
         return None
     if len({place.dp for place in places}) > 1:
@@ -431,9 +432,11 @@ def _count_sharing(parts: Sequence[Rank], layout: Layout) -> int:
 
     Where calls name no group it is the largest one of data-parallel ranks of a stage that has a name.
     """
+    place_of = {place.rank: place for place in layout.places}
     for part in parts:
         if part.expert_group is not None:
-            may_be = [of for of in part.groups if not part.expert_group and _name_group(of.ranks, layout) == "dp-wait"]
+            of_replicas = [of for of in part.groups if _name_group(of.ranks, place_of) == "dp-wait"]
+            may_be = [] if part.expert_group else of_replicas
             sharing = [of for of in part.groups if of.name == part.expert_group] or may_be
             return max((len(of.ranks) for of in sharing), default=part.world or 0)
     return 0
