@@ -19,7 +19,7 @@ from diagnose.features.stalls import (
 from diagnose.model.components import Breakdown
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
-from diagnose.model.trace import Job
+from diagnose.model.trace import Evidence, Job
 from tests.features.hand import N_STEPS, Place, Stall, evidence, stalled
 
 FORWARD, BACKWARD = 0, 1
@@ -238,6 +238,15 @@ def test_where_rows_tell_of_no_wait_it_is_something_else() -> None:
     rows = [(Op.DATA_LOAD, 100 + step) for step in range(N_STEPS)]
     assert values(parts, "input", *rows)["unseen_doubt"] == pytest.approx(2 / 3)
     assert values(parts, "input", *rows[:1])["unseen_doubt"] < 0.6
+
+
+def test_who_waits_for_another_workers_batch_is_not_silent() -> None:
+    """Its own rows tell of no wait, and another's of as long a one in the same step; in other steps nobody's do."""
+    places = {(FORWARD, 0, 0, step, dp): 0.5 for step in (1, 2) for dp in (0, 1)} | {(FORWARD, 0, 0, 5, 1): 0.5}
+    parts = stalled(before=of(StallKind.INPUT, places), recorded=[(FORWARD, 0, 0, step, 0) for step in (1, 2)])
+    loads = evidence([(Op.DATA_LOAD, 100 + step) for step in range(N_STEPS)])
+    loads = Evidence.join([dataclasses.replace(loads, dp=np.full(N_STEPS, dp)) for dp in (0, 1)])
+    assert measure_stalls(parts, loads)["input.silent_share"].value == pytest.approx(0.2)
 
 
 def test_a_single_wait_may_be_anything() -> None:

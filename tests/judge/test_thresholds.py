@@ -36,10 +36,10 @@ from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.timing import date_cause
 from diagnose.judge.unchecked import _describe_gaps
 from diagnose.judge.unknown import list_unexplained, report_unknown
-from diagnose.judge.verdict import reach_verdict
+from diagnose.judge.verdict import _lead_with_unknown, reach_verdict
 from diagnose.judge.worth import Benefit, is_unmeasured, least_gain, measure_after, measure_alone, most_gain, share_of
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import When
+from diagnose.model.cause import Alternative, When
 from diagnose.model.course import Course
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
@@ -423,6 +423,18 @@ def test_what_is_hardly_there_is_not_said(gain: float, probability: float, said:
     found = reach(with_gains(job(), worker=(gain, gain)), prediction=prediction("worker-fault", probability))
     assert [cause.cause for cause in found.causes] == said
     assert found.verdict == ("straggling" if said else "noisy")
+
+
+def test_what_nobody_knows_gives_back_as_much_after_the_others() -> None:
+    """A cause that matters after the others only, and is more probably something unknown, is told with that gain."""
+    analysis = job()
+    (known,) = reach(with_gains(analysis, worker=(0.3, 0.0))).causes
+    nobody = Alternative("unknown", 0.6, "a profile")
+    cause = msgspec.structs.replace(known, confidence=0.2, alternatives=(nobody,), recoverable_after_others=0.03)
+    said = SimpleNamespace(judgement=judged(analysis, "worker-fault"))
+    found = _lead_with_unknown(analysis, cause, said, LEAST)  # type: ignore[arg-type] # of it nothing else is asked
+    assert (found.cause, found.recoverable_after_others) == ("unknown", 0.03)
+    assert [other.cause for other in found.alternatives] == ["worker-fault"]
 
 
 def test_what_is_there_may_give_less_than_was_asked_for() -> None:

@@ -285,6 +285,25 @@ def test_waits_inside_computes_are_no_work(size: int) -> None:
     assert slow.causes[0].recoverable == pytest.approx(1.0 - lengths[0] / lengths[1], abs=TOLERANCE)
 
 
+@pytest.mark.parametrize(("name", "waits"), [("dp-wait", True), ("ep-combine", False)])
+def test_waits_that_are_known_to_be_some_may_be_even(name: str, *, waits: bool) -> None:
+    """All but the first of a step end as far apart as they begin; rows of no known type tell nothing then."""
+    table = recorded(compose(dataclasses.replace(SPEC, pp=2, microbatches=4, steps=8)))
+    rows = table.to_pandas().astype({"optype": str})
+    inner = rows[rows.optype.isin(["forward-compute", "backward-compute"])].copy()
+    ends = inner.start_ts + inner.duration
+    rng = np.random.default_rng(7)
+    is_long = (inner.optype == "forward-compute") & (inner.mb_id == 0) & (inner.dp_rank > 0)
+    share = np.where(is_long, 0.8, 0.02 + 0.01 * rng.random(len(inner)))
+    late = np.where(is_long, 0.0, 0.01 * rng.random(len(inner)))
+    inner = inner.assign(start_ts=ends - (share + late) * inner.duration, duration=share * inner.duration)
+    with_rows, plain = (
+        measure(one).breakdown.compute_s[0, :, 0, :, 1:].mean()
+        for one in (beside(table, inner.assign(mb_id=-1, seq_id=0), name), table)
+    )
+    assert with_rows == pytest.approx(plain * (0.25 if waits else 1.0), rel=0.1)
+
+
 @pytest.mark.parametrize("faults", [(), (SLOW,)], ids=["healthy", "worker"])
 def test_parts_of_computes_are_joined(faults: Sequence[Fault]) -> None:
     """Two rows of a forward with an all-to-all between them are one; what is said, and S, is as if it had been recorded so."""
