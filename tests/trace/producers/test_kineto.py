@@ -5,12 +5,14 @@ import gzip
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from diagnose.errors import TraceError
+from diagnose.model.members import WAITS
 from diagnose.model.optype import BY_NAME, P2P, Op
 from diagnose.model.recording import Recording
 from diagnose.model.request import Request
@@ -19,10 +21,15 @@ from diagnose.report import gist
 from diagnose.trace.input_files import list_input_files
 from diagnose.trace.producers import kineto
 from diagnose.trace.producers.kineto.annotations import parse_annotation
+from diagnose.trace.producers.kineto.collect import Exchange, collect
+from diagnose.trace.producers.kineto.collectives import Collectives
+from diagnose.trace.producers.kineto.computes import find_main_thread, list_operators
 from diagnose.trace.producers.kineto.events import Stream, read_events
-from diagnose.trace.producers.kineto.job import _name_group
+from diagnose.trace.producers.kineto.gpu import GpuTime
+from diagnose.trace.producers.kineto.job import _name_group, _name_waits
 from diagnose.trace.producers.kineto.layout import RankCoordinates
-from diagnose.trace.producers.kineto.rank import read_rank
+from diagnose.trace.producers.kineto.operations import WAIT, OperationList
+from diagnose.trace.producers.kineto.rank import ProcessGroup, read_rank
 from tests.trace.producers.kineto_traces import (
     AUTOGRAD,
     NCCL_STREAM,
@@ -992,6 +999,61 @@ def test_whom_a_group_is_of() -> None:
     assert [_name_group(ranks, replicas) for ranks in ((0, 1), (0, 2), (0,), ())] == ["dp-wait", None, None, None]
     context = {rank: RankCoordinates(rank, 0, rank // 2, 0, rank % 2) for rank in range(4)}
     assert _name_group((2, 3), context) == "cp-wait"
+
+
+@pytest.mark.parametrize(
+    ("groups", "n_stages", "is_sharded", "name"),
+    [
+        ([(0, 1), (0, 2)], 2, False, "tp-wait"),  # gradients are no part of computes
+        ([(0, 1), (0, 2)], 2, True, None),  # parameters of layers may be
+        ([(0, 2)], 2, True, "dp-wait"),
+        ([(0, 2)], 1, False, None),  # they lie at the end of the step already
+        ([(0, 1)], 1, False, "tp-wait"),
+        ([(0, 4)], 2, False, None),
+        ([], 2, False, None),
+    ],
+)
+def test_whom_unnamed_waits_are_for(
+    groups: list[tuple[int, ...]], n_stages: int, *, is_sharded: bool, name: str | None
+) -> None:
+    """Where calls name no group, the only kind of group that a rank is in with others of its stage."""
+    place_of = {rank: RankCoordinates(rank, rank // 2 % 2, rank // 4, rank % 2, 0) for rank in range(8)}
+    operations = SimpleNamespace(op=np.array([0, WAIT]), group=np.array(["", ""]))
+    part = SimpleNamespace(
+        operations=operations, sharded=is_sharded, groups=[ProcessGroup(str(n), "", of) for n, of in enumerate(groups)]
+    )
+    found = _name_waits(part, place_of, n_stages=n_stages)  # type: ignore[arg-type] # of it nothing else is asked
+    assert found.tolist() == [-1, -1 if name is None else WAITS.index(name)]
+
+
+def test_waits_of_computes_that_were_moved_lie_where_they_ran() -> None:
+    """A compute is put 50 us earlier, without the 10 us that it waited: these are its wait, and not what lies 50 us before."""
+    made = OperationList(np.array([0]), np.array([0.0]), np.array([1000.0]))
+    compute = made.add(Op.FORWARD, 50.0, 140.0)
+    assert compute is not None
+    compute.earlier, compute.shorter = 50.0, 10.0
+    collectives = object.__new__(Collectives)
+    collectives.busy = np.array([0.0]), np.array([5.0])
+    said = ("all_reduce", 190.0, 200.0, 1, -1, "3", "", -1, "work")
+    collectives.running = [Exchange(*said), dataclasses.replace(Exchange(*said), start=60.0, end=90.0, group="4")]
+    collectives.add_waits(made)
+    assert [(one.op, one.start, one.end, one.group) for one in made.listed[1:]] == [(WAIT, 140.0, 150.0, "3")]
+
+
+@pytest.mark.parametrize("described", ["CONTEXT_PARALLEL_GROUP", "PIPELINE_MODEL_PARALLEL_GROUP"])
+def test_sends_within_a_pipeline_that_are_no_transfers(tmp_path: Path, described: str) -> None:
+    """By what their group is called: those of ring attention are waits within computes, those of stages are neither."""
+    trace = ring_rank()
+    for event in trace.events:
+        if event["name"].startswith(("record_param_comms", "nccl")):
+            event["args"] |= {"Process Group Name": "3", "Process Group Description": described}
+    found = collect(trace.write(tmp_path / "rank0.json", **distributed(0, 2)), where="rank0.json")
+    main = find_main_thread(found)
+    operators = list_operators(found, main)
+    collectives = Collectives(found, GpuTime(found), main, has_peers=True)
+    is_ring = described.startswith("CONTEXT")
+    assert len(operators.calls) == (0 if is_ring else 8)
+    assert len(collectives.running) == (4 if is_ring else 0)
 
 
 # ------------------------------------------------------------------------------------------ schedules without annotations

@@ -129,16 +129,15 @@ def _count_stages(held: Sequence[tuple[int, ...]], name: str) -> tuple[int, int,
 def _count_chunks(ranks: Sequence[Rank]) -> int:
     """Count the model chunks of each rank by what those of the first stage send: no annotation tells forwards' from backwards'.
 
-    Of m microbatches in v chunks it sends m v forwards, and m (v - 1) backwards to the last stage. Where it has fewer backwards
-    than forwards it sends within these, too, as ring attention does.
+    Of m microbatches in v chunks it sends m v forwards, and m (v - 1) backwards to the last stage. Ring attention sends more.
     """
     found = set()
     for rank in ranks:
-        n_forwards, n_backwards, *n_sent = (
-            int((rank.operations.op == op).sum()) for op in (Op.FORWARD, Op.BACKWARD, Op.FORWARD_SEND, Op.BACKWARD_SEND)
+        n_forwards, *n_sent = (
+            int((rank.operations.op == op).sum()) for op in (Op.FORWARD, Op.FORWARD_SEND, Op.BACKWARD_SEND)
         )
         n_microbatches = 2 * n_forwards - sum(n_sent)
-        is_whole = any(n_sent) and n_forwards == n_backwards and n_microbatches >= max(len(rank.steps), 1)
+        is_whole = any(n_sent) and n_microbatches >= max(len(rank.steps), 1)
         n_chunks, left = divmod(n_forwards, n_microbatches) if is_whole else (1, 0)
         found.add(1 if left else n_chunks)
     return max(found.pop(), 1) if len(found) == 1 else 1
