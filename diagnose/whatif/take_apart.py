@@ -41,6 +41,10 @@ from diagnose.whatif.token_costs import read_token_costs
 from diagnose.whatif.variants import find_beside, find_own_places, measure_variants
 
 
+#: Two ways to take a job apart are as good where one leaves at most so many times as much to explain.
+AS_GOOD = 1.1
+
+
 def take_apart(
     observed: Sequence[Observed],
     evidence: Evidence,
@@ -230,11 +234,12 @@ def _find_factors(
     found = explain(typical_s, pace, step_ratio, np.ones(len(order), dtype=bool))
     usual = find_usual_steps(step_ratio, order)
     if not usual.all():
-        # The whole job got slower, or most of its workers did: what leaves less to explain.
+        # The whole job got slower, or most of its workers did: where that leaves far less to explain.
         typical_s = typical_s * nan_median(pace[:, :, usual], axis=(1, 2, 3))[:, None]
         pace = by_step / typical_s[:, :, None, None]
         again = explain(typical_s, pace, find_slow_steps(pace, usual), usual)
-        found = min(again, found, key=lambda one: _measure_left(own_s, *one[:3]))
+        if _measure_left(own_s, *again[:3]) <= AS_GOOD * _measure_left(own_s, *found[:3]):
+            found = again
     typical_s, step_ratio, workers, pace = found
     uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
     left = _without_workers(uneven_s, typical_s, step_ratio, workers)

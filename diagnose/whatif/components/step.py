@@ -25,7 +25,9 @@ MORE_WORK_SHARE = 0.5
 SHARED_SHARE = 0.85
 #: A job gets slower for good where at least so many steps, and this part of them, are quicker; all but a few steps are on their
 #: side of the middle, and computes of both directions take so much longer.
-LEAST_BEFORE, LEAST_BEFORE_SHARE, FEW_BETWEEN, LEAST_RISE = 8, 0.1, 0.1, 1.05
+LEAST_BEFORE, LEAST_BEFORE_SHARE, FEW_BETWEEN, LEAST_RISE = 6, 0.1, 0.1, 1.05
+#: The first steps of a job are slow for its start: this part of the quicker ones at most.
+STARTING_SHARE = 1.0 / 3.0
 #: Fewer workers than this do nothing together.
 MIN_TOGETHER = 3
 
@@ -79,7 +81,9 @@ def find_usual_steps(step_ratio: Seconds, order: Ints) -> Bools:
         return usual
     before, after = median(log[:, :since], axis=1), median(log[:, since:], axis=1)
     rises, middle = after - before, float((before + after).mean()) / 2.0
-    apart = max(np.mean(both[:since] > middle), np.mean(both[since:] < middle)) <= FEW_BETWEEN
+    is_quick = both[:since] <= middle
+    starting = min(int(is_quick.argmax()), int(STARTING_SHARE * since))
+    apart = max(np.mean(~is_quick[starting:]), np.mean(both[since:] < middle)) <= FEW_BETWEEN
     if apart and rises.mean() >= np.log(LEAST_RISE) and rises.min() >= rises.mean() / 2.0:
         usual[order[since:]] = False
     return usual

@@ -144,6 +144,7 @@ def test_a_slow_step_against_the_usual_one() -> None:
         ((5, 40), 1.3, 0, False, 40),
         ((24, 40), 1.3, 0, False, 40),
         ((0, 24), 1.3, 0, False, 40),
+        ((7, 40), 1.3, 0, False, 7),
     ],
     ids=[
         "most steps",
@@ -154,6 +155,7 @@ def test_a_slow_step_against_the_usual_one() -> None:
         "all but the first",
         "few steps",
         "until then",
+        "few before",
     ],
 )
 def test_a_job_that_gets_slower_for_good(
@@ -167,6 +169,15 @@ def test_a_job_that_gets_slower_for_good(
     usual = find_usual_steps(find_slow_steps(pace[:, :, np.argsort(order)]), order)
     assert usual.sum() == n_usual
     assert usual[order[:n_usual]].all()
+
+
+@pytest.mark.parametrize(("n_starting", "n_usual"), [(0, 12), (4, 12), (5, 40)])
+def test_a_job_that_starts_slowly_and_gets_slower_for_good(n_starting: int, n_usual: int) -> None:
+    """Its first steps are as slow as its last ones, and most of those between are not: a third at most."""
+    pace = np.random.default_rng(4).normal(1.0, 0.01, (2, 2, 40, 4))
+    pace[:, :, :n_starting] *= 1.3
+    pace[:, :, 12:] *= 1.3
+    assert find_usual_steps(find_slow_steps(pace), np.arange(40)).sum() == n_usual
 
 
 def test_long_documents_make_steps_long() -> None:
