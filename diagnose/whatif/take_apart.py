@@ -40,7 +40,6 @@ from diagnose.whatif.starts import attribute_delays, gather_delays, gather_start
 from diagnose.whatif.token_costs import read_token_costs
 from diagnose.whatif.variants import find_beside, find_own_places, measure_variants
 
-
 #: Two ways to take a job apart are as good where one leaves at most so many times as much to explain.
 AS_GOOD = 1.1
 
