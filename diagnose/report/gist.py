@@ -311,8 +311,10 @@ def _describe_doubts(diagnosis: Diagnosis) -> str:
             *([f"{len(diagnosis.warnings) - 1} more"] if diagnosis.warnings[1:] else []),
         ]
     said = [f"not there: {prose(what)}" for what in _list_absent(diagnosis)] + said
-    if diagnosis.not_checked and diagnosis.is_replayed:
-        said.append(f"could not be checked: {', '.join(escape(entry.cause) for entry in diagnosis.not_checked)}")
+    named = {other.cause for cause in diagnosis.causes for other in cause.alternatives}
+    unchecked = [escape(entry.cause) for entry in diagnosis.not_checked if entry.cause not in named]
+    if unchecked and diagnosis.is_replayed:
+        said.append(f"could not be checked: {', '.join(unchecked)}")
     return "; ".join(said)
 
 

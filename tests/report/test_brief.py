@@ -172,6 +172,19 @@ def test_no_job_is_slower_by_less_than_nothing() -> None:
     assert overview.sum_up(found).slower and not overview.sum_up(dataclasses.replace(found, step_time=times)).slower
 
 
+def test_what_a_finding_names_is_not_called_unchecked() -> None:
+    """What could not be looked for, and is told as what a cause may be instead, stands there once."""
+    found = worker_fault()
+    other = Alternative("stage-imbalance", 0.3, "another run")
+    told = tuple(msgspec.structs.replace(cause, alternatives=(other,)) for cause in found.causes)
+    unchecked = (NotChecked("stage-imbalance", "one rank"), NotChecked("network-fault", "no rows"))
+    before, after = (
+        page_of(dataclasses.replace(found, causes=causes, not_checked=unchecked)) for causes in (found.causes, told)
+    )
+    assert "could not be checked: stage-imbalance, network-fault" in before
+    assert "could not be checked: network-fault" in after
+
+
 def test_what_has_no_name_is_called_no_fault() -> None:
     """It may be more work."""
     page = page_of(unknown())
