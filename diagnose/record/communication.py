@@ -36,6 +36,12 @@ COLLECTIVES: dict[str, bool | None] = {
 }
 
 
+#: Those by which ranks that share experts exchange tokens.
+ALL_TO_ALL = ("all_to_all_single", "alltoall", "alltoall_base")
+#: How Megatron-LM's descriptions of groups of members begin.
+MEMBERS = {"tp": "tensor_model_parallel", "cp": "context_parallel"}
+
+
 def hook_communication(hooks: Hooks, log: Log, state: ParallelState, stage_ranks: Sequence[int]) -> None:
     """Note what process groups do.
 
@@ -61,19 +67,25 @@ def _hook_collective(
 ) -> None:
     """Note one kind of collective."""
 
-    def before(_group: Any, *args: Any, **_kwargs: Any) -> Collective | None:
+    def before(group: Any, *args: Any, **_kwargs: Any) -> Collective | None:
         if log.step is None:
             return None
-        is_within = log.current is not None
+        is_within, wait = log.current is not None, ""
+        if is_within and name in ALL_TO_ALL and not state.ep_size and not _is_of(group, "cp"):
+            state.ep_size = (
+                group.size()
+            )  # tokens go to the experts of other ranks; attention of split sequences does so, too
         if is_within and (log.driver or state.tp_size * state.cp_size > 1):
-            return None  # part of a compute of several members
+            wait = "" if log.clock.is_device else name_wait(group, state, has_driver=bool(log.driver))
+            if not wait:
+                return None  # part of a compute of several members
         if not is_within and (log.is_outside() or log.evaluation is not None):
             return None  # of a checkpoint that is saved beside the training, of an evaluation, or the like
         n_elements = 0
         if gathers is not None:  # a barrier has no tensors, and may have no arguments
             tensors = args[1] if name.endswith(("_base", "_single")) and len(args) > 1 else args[0]
             n_elements = _n_elements(tensors)
-        return Collective(gathers, n_elements, log.n_computes, log.clock.now(), is_within=is_within)
+        return Collective(gathers, n_elements, log.n_computes, log.clock.now(), is_within=is_within, wait=wait)
 
     def after(noted: Collective | None, work: Any) -> None:
         if noted is None or log.step is None:
@@ -82,10 +94,30 @@ def _hook_collective(
         if not noted.is_within:
             log.step.collectives.append(noted)
         elif work is None and log.current is not None:
-            log.current.waits.append((noted.start, noted.end))  # else it holds the worker only where it is waited for
+            noted.note_within(
+                log.current, noted.start, noted.end
+            )  # else it holds the worker only where it is waited for
         log.watch(work, noted)
 
     hooks.around(owner, name, log.apart, before, after)
+
+
+def name_wait(group: Any, state: ParallelState, *, has_driver: bool) -> str:
+    """Say what a wait is called that is told beside its compute; empty where it is taken out of it, or nobody knows whom it is for.
+
+    A group goes by its description: that of a device mesh, or Megatron-LM's.
+    """
+    for kind, size in (("tp", state.tp_size), ("cp", state.cp_size)):
+        if size > 1 and _is_of(group, kind):
+            return f"{kind}-wait"
+    is_of_replicas = has_driver and state.tp_size * state.cp_size == 1 and group.size() <= state.dp_size
+    return "dp-wait" if is_of_replicas else ""
+
+
+def _is_of(group: Any, kind: str) -> bool:
+    """Say whether a process group is one of members of this kind, by its description."""
+    description = str(getattr(group, "group_desc", "")).lower()
+    return description in {kind, f"mesh_{kind}"} or description.startswith(MEMBERS[kind])
 
 
 def _n_elements(tensors: Any) -> int:
@@ -116,7 +148,7 @@ def _hook_waits(hooks: Hooks, log: Log, owner: Any) -> None:
         elif noted is not None:
             noted.end = log.clock.now()
             if noted.is_within and log.current is not None:
-                log.current.waits.append((noted.start, noted.end))
+                noted.note_within(log.current, noted.start, noted.end)
             elif noted.is_within and log.step is not None:
                 log.step.collectives.append(noted)
 

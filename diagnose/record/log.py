@@ -40,6 +40,8 @@ class Compute:
     end: Mark | None
     #: Times within in which it waited for parameters or gradients of other ranks.
     waits: list[tuple[Mark, Mark]]
+    #: ... and within a pipeline, or for tensor- or context-parallel members, by what such a wait is called in a trace.
+    beside: dict[str, list[tuple[Mark, Mark]]]
     #: A backward of the input's gradient alone: that of the weights comes later.
     is_split: bool
 
@@ -55,6 +57,7 @@ class Compute:
     ) -> None:
         self.op, self.microbatch, self.virtual, self.start, self.end = op, microbatch, virtual, start, end
         self.waits = [] if waits is None else waits
+        self.beside = {}
         self.is_split = is_split
 
 
@@ -88,6 +91,12 @@ class Collective:
     start: Mark
     end: Mark | None = None
     is_within: bool = False
+    #: What a wait for it is called in a trace, where it is told beside its compute; empty where it is taken out.
+    wait: str = ""
+
+    def note_within(self, compute: Compute, start: Mark, end: Mark) -> None:
+        """Note that a compute waited for it."""
+        (compute.beside.setdefault(self.wait, []) if self.wait else compute.waits).append((start, end))
 
 
 @dataclasses.dataclass(slots=True)

@@ -32,6 +32,8 @@ class ParallelState:
     tp_size: int = 1
     cp: int = 0
     cp_size: int = 1
+    #: Ranks that share experts, where any were seen to.
+    ep_size: int = 0
     #: Model chunks a rank.
     vpp: int = 1
     #: Positions in the model of this rank's chunks where a schedule says them; else they loop around the ranks.
@@ -103,6 +105,8 @@ class ParallelState:
     def metadata(self) -> dict[str, int | str]:
         """Say the sizes, and the schedule, in the words of the trace format."""
         said: dict[str, int | str] = {"schedule": self.schedule} if self.schedule else {}
+        if self.ep_size > 1 and self.dp_size % self.ep_size == 0:
+            said["ep_size"] = self.ep_size
         return said | {
             "dp_size": self.dp_size,
             "pp_size": self.pp_size,

@@ -57,6 +57,11 @@ def list_operations(step: StepLog) -> list[OperationRow]:
     ]
     for op, start, end in _transfer_spans(step.transfers, at):
         found.append((NAMES[op], start, end, -1, -1))
+    for compute in computes:
+        for name, waited in compute.beside.items():
+            # As one that ends as the last of them did: so those of all who waited for each other can be compared.
+            end = max(at(until) for _, until in waited)
+            found.append((name, end - sum(at(until) - at(since) for since, until in waited), end, -1, -1))
     closing = _closing_spans(step, at)
     if held_back_ns:
         # What was waited for before that comes after the last compute, too, as one row with the step's last reduction.

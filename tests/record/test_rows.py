@@ -1,16 +1,18 @@
 """From notes to rows, on steps made by hand whose times one can add in the head (milliseconds)."""
 
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 from diagnose.model.optype import Op
 from diagnose.record.clock import Clock, Moment, Window
-from diagnose.record.communication import _hook_waits
+from diagnose.record.communication import _hook_waits, name_wait
 from diagnose.record.data_parallel import Autograd
 from diagnose.record.graphs import hook_captures
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Collective, Compute, Log, StepLog, Transfer
+from diagnose.record.parallel_state import ParallelState
 from diagnose.record.rows import list_operations
 
 MS = 1_000_000
@@ -74,6 +76,47 @@ def test_sharded_waits_come_last():
         ("forward-compute", 0, 15),
         ("grads-reduce-scatter", 35, 60),
     ]
+
+
+def test_waits_that_are_told_beside_their_computes():
+    """One row a compute, as long as all its waits, that ends with the last of them; the computes stay as they were."""
+    waiting = compute(Op.FORWARD, 0, 30)
+    waited = Collective(None, 0, 1, 0, is_within=True, wait="tp-wait")
+    waited.note_within(waiting, 5 * MS, 8 * MS)
+    waited.note_within(waiting, 20 * MS, 26 * MS)
+    plain = Collective(None, 0, 2, 0, is_within=True)
+    backward = compute(Op.BACKWARD, 30, 60)
+    plain.note_within(backward, 40 * MS, 50 * MS)
+    assert waiting.waits == [] and backward.beside == {}
+    found = spans(list_operations(step_of(computes=[waiting])))
+    assert found == [("forward-compute", 0, 30), ("tp-wait", 17, 26)]
+
+
+@pytest.mark.parametrize(
+    ("description", "size", "sizes", "driver", "name"),
+    [
+        ("mesh_tp", 2, {"tp_size": 2}, "pipelining", "tp-wait"),
+        ("tp", 2, {"tp_size": 2}, "", "tp-wait"),
+        ("TENSOR_MODEL_PARALLEL_GROUP", 2, {"tp_size": 2, "cp_size": 2}, "megatron", "tp-wait"),
+        ("CONTEXT_PARALLEL_GROUP", 2, {"tp_size": 2, "cp_size": 2}, "megatron", "cp-wait"),
+        ("mesh_dp", 2, {"tp_size": 2, "dp_size": 2}, "pipelining", ""),  # gradients, or nobody knows
+        ("undefined", 2, {"dp_size": 2}, "pipelining", "dp-wait"),
+        ("undefined", 4, {"dp_size": 2}, "pipelining", ""),  # of several stages
+        ("undefined", 2, {"dp_size": 2}, "", ""),  # taken out of the compute
+        ("tp", 2, {"dp_size": 2}, "", ""),
+    ],
+)
+def test_whom_a_wait_within_a_compute_is_for(description, size, sizes, driver, name):
+    """By what its group is called, and in a pipeline of single ranks by its size."""
+    group = SimpleNamespace(group_desc=description, size=lambda: size)
+    assert name_wait(group, ParallelState(**sizes), has_driver=bool(driver)) == name
+
+
+def test_ranks_that_share_experts_are_metadata():
+    """Where they are a part of the replicas."""
+    assert ParallelState(dp_size=4, ep_size=2).metadata()["ep_size"] == 2
+    assert "ep_size" not in ParallelState(dp_size=4, ep_size=3).metadata()
+    assert "ep_size" not in ParallelState(dp_size=4).metadata()
 
 
 def test_waits_between_computes_come_last():
