@@ -38,8 +38,8 @@ COLLECTIVES: dict[str, bool | None] = {
 
 #: Those by which ranks that share experts exchange tokens.
 ALL_TO_ALL = ("all_to_all_single", "alltoall", "alltoall_base")
-#: How Megatron-LM's descriptions of groups of members begin.
-MEMBERS = {"tp": "tensor_model_parallel", "cp": "context_parallel"}
+#: How Megatron-LM's descriptions of groups begin.
+GROUPS = {"tp": "tensor_model_parallel", "cp": "context_parallel", "pp": "pipeline_model_parallel"}
 
 
 def hook_communication(hooks: Hooks, log: Log, state: ParallelState, stage_ranks: Sequence[int]) -> None:
@@ -72,9 +72,8 @@ def _hook_collective(
             return None
         is_within, wait = log.current is not None, ""
         if is_within and name in ALL_TO_ALL and not state.ep_size and not _is_of(group, "cp"):
-            state.ep_size = (
-                group.size()
-            )  # tokens go to the experts of other ranks; attention of split sequences does so, too
+            # Tokens go to the experts of other ranks; attention of split sequences does so, too.
+            state.ep_size = group.size()
         if is_within and (log.driver or state.tp_size * state.cp_size > 1):
             wait = "" if log.clock.is_device else name_wait(group, state, has_driver=bool(log.driver))
             if not wait:
@@ -94,9 +93,8 @@ def _hook_collective(
         if not noted.is_within:
             log.step.collectives.append(noted)
         elif work is None and log.current is not None:
-            noted.note_within(
-                log.current, noted.start, noted.end
-            )  # else it holds the worker only where it is waited for
+            noted.note_within(log.current, noted.start, noted.end)
+        # Else it holds the worker only where it is waited for.
         log.watch(work, noted)
 
     hooks.around(owner, name, log.apart, before, after)
@@ -110,14 +108,14 @@ def name_wait(group: Any, state: ParallelState, *, has_driver: bool) -> str:
     for kind, size in (("tp", state.tp_size), ("cp", state.cp_size)):
         if size > 1 and _is_of(group, kind):
             return f"{kind}-wait"
-    is_of_replicas = has_driver and state.tp_size * state.cp_size == 1 and group.size() <= state.dp_size
-    return "dp-wait" if is_of_replicas else ""
+    alone = has_driver and state.tp_size * state.cp_size == 1
+    return "dp-wait" if alone and group.size() <= state.dp_size and not _is_of(group, "pp") else ""
 
 
 def _is_of(group: Any, kind: str) -> bool:
-    """Say whether a process group is one of members of this kind, by its description."""
+    """Say whether a process group is one of this kind, by its description."""
     description = str(getattr(group, "group_desc", "")).lower()
-    return description in {kind, f"mesh_{kind}"} or description.startswith(MEMBERS[kind])
+    return description in {kind, f"mesh_{kind}"} or description.startswith(GROUPS[kind])
 
 
 def _n_elements(tensors: Any) -> int:

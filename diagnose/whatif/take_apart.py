@@ -233,7 +233,7 @@ def _find_factors(
     found = explain(typical_s, pace, step_ratio, np.ones(len(order), dtype=bool))
     usual = find_usual_steps(step_ratio, order)
     if not usual.all():
-        # The whole job got slower, or most of its workers did: where that leaves far less to explain.
+        # The whole job got slower; or most of its workers did, where that leaves far less to explain.
         typical_s = typical_s * nan_median(pace[:, :, usual], axis=(1, 2, 3))[:, None]
         pace = by_step / typical_s[:, :, None, None]
         again = explain(typical_s, pace, find_slow_steps(pace, usual), usual)

@@ -101,6 +101,7 @@ def test_waits_that_are_told_beside_their_computes():
         ("CONTEXT_PARALLEL_GROUP", 2, {"tp_size": 2, "cp_size": 2}, "megatron", "cp-wait"),
         ("mesh_dp", 2, {"tp_size": 2, "dp_size": 2}, "pipelining", ""),  # gradients, or nobody knows
         ("undefined", 2, {"dp_size": 2}, "pipelining", "dp-wait"),
+        ("mesh_pp", 2, {"dp_size": 2}, "pipelining", ""),
         ("undefined", 4, {"dp_size": 2}, "pipelining", ""),  # of several stages
         ("undefined", 2, {"dp_size": 2}, "", ""),  # taken out of the compute
         ("tp", 2, {"dp_size": 2}, "", ""),

@@ -1050,7 +1050,7 @@ def test_sends_within_a_pipeline_that_are_no_transfers(tmp_path: Path, described
     found = collect(trace.write(tmp_path / "rank0.json", **distributed(0, 2)), where="rank0.json")
     main = find_main_thread(found)
     operators = list_operators(found, main)
-    collectives = Collectives(found, GpuTime(found), main, has_peers=True)
+    collectives = Collectives(found, GpuTime(found), main, is_ring=False)
     is_ring = described.startswith("CONTEXT")
     assert len(operators.calls) == (0 if is_ring else 8)
     assert len(collectives.running) == (4 if is_ring else 0)

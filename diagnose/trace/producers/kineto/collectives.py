@@ -45,7 +45,7 @@ class Collectives:
     where it has no name, None where there is none.
     """
 
-    def __init__(self, found: Collected, gpu: GpuTime, main: int, *, has_peers: bool) -> None:
+    def __init__(self, found: Collected, gpu: GpuTime, main: int, *, is_ring: bool) -> None:
         self.gpu = gpu
         self.asked = self._list_asked(found)
         self.parallel = any(name.startswith(("FSDP::", *WRAPPERS)) for name in found.names)
@@ -55,7 +55,7 @@ class Collectives:
         self.running = [
             one
             for one in self._list_running(found)
-            if not has_peers or one.collective not in TO_PEERS or splits_sequence(one)
+            if is_ring or one.collective not in TO_PEERS or splits_sequence(one)
         ]
         self.waits = self._waits_in(self.running)
         self.reducing = self._waits_in([exchange for _, exchange in self.asked if exchange.collective in GRADIENTS])
@@ -138,17 +138,19 @@ class Collectives:
         says `no_sync`, and what layers exchange: a slow rank is the one that waits least. As one wait at the end of the step that
         is a barrier of the trace's own kind.
         """
-        listed = [one for one in made.listed if one.step == step]
-        computes = sorted((one for one in listed if one.op in (Op.FORWARD, Op.BACKWARD)), key=lambda one: one.start)
-        before, earlier = computes[0].start, 0.0
-        for compute in computes:
-            between = _add_up(self.reducing, before, compute.start)
-            waited = _add_up(self.waits, compute.start, compute.end)
-            before, earlier = compute.end, earlier + between
-            compute.start, compute.end = compute.start - earlier, compute.end - earlier - waited
-            compute.earlier, compute.shorter = earlier, waited
-            earlier += waited
-        reduction.start = min(reduction.start, max(reduction.start - earlier, computes[-1].end))
+        computes = [one for one in made.listed if one.step == step and one.op in (Op.FORWARD, Op.BACKWARD)]
+        computes.sort(key=lambda one: one.start)
+        start, end = (np.array([getattr(one, side) for one in computes]) for side in ("start", "end"))
+        between = np.maximum(
+            overlap(np.r_[start[0], end[:-1]], start, self.reducing), 0.0
+        )  # those that overlap have none
+        waited = overlap(start, end, self.waits)
+        earlier = np.cumsum(between + np.r_[0.0, waited[:-1]])
+        for compute, by, shorter in zip(computes, earlier.tolist(), waited.tolist(), strict=True):
+            compute.start, compute.end = compute.start - by, compute.end - by - shorter
+            compute.earlier, compute.shorter = by, shorter
+        by = float(earlier[-1] + waited[-1])
+        reduction.start = min(reduction.start, max(reduction.start - by, computes[-1].end))
 
     def add_waits(self, made: OperationList) -> None:
         """Add how long each compute stands still for the collectives of each process group, at its end.
@@ -206,11 +208,6 @@ def _find_busy(found: Collected, main: int) -> tuple[Seconds, Seconds]:
     at = np.sort(np.concatenate([on_main.start[waits], np.array(calls)]))
     computing = on_main.take(np.searchsorted(at, on_main.end) == np.searchsorted(at, on_main.start))
     return merge(computing.start, computing.end)
-
-
-def _add_up(spans: tuple[Seconds, Seconds], start: float, end: float) -> float:
-    """Say how much of a range lies in merged spans."""
-    return float(overlap(np.array([start]), np.array([end]), spans)[0]) if end > start else 0.0
 
 
 def _pair_works(found: Collected) -> list[tuple[float, Exchange]]:

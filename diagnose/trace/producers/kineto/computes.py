@@ -66,6 +66,7 @@ class HostOperators:
     forward: tuple[Seconds, Seconds]
     backward: tuple[Seconds, Seconds]  # merged spans of autograd
     calls: tuple[Exchange, ...]  # sends and receives, as they were called
+    is_ring: bool  # there are some, and all are within computes, which are left out
     apart: tuple[float, ...]  # when the host began what ends a forward: fetching input, an update
     updates: tuple[Seconds, Seconds]  # merged updates of the weights
     other: tuple[
@@ -130,14 +131,16 @@ def list_operators(found: Collected, main: int, *, may_be_ring: bool = False) ->
         if exchange.by == "call" and exchange.collective in TO_ONE_PEER and exchange.thread == main:
             is_part = bool(calls) and exchange.start < calls[-1].end  # record_param_comms inside the call it belongs to
             calls[-1:] = [merge_calls(calls[-1], exchange)] if is_part else [*calls[-1:], exchange]
-    calls = [call for call in calls if not splits_sequence(call)]
-    if may_be_ring and calls and is_inside(np.array([call.start for call in calls]), backward).mean() >= RING_SHARE:
-        calls = []
+    between = [call for call in calls if not splits_sequence(call)]
+    inside = is_inside(np.array([call.start for call in between]), backward)
+    if may_be_ring and between and inside.mean() >= RING_SHARE:
+        between = []
     ended = np.sort(np.r_[spans.start[fetches[spans.key]], updates[0]])
     return HostOperators(
         forward=(outer.start[forward], outer.end[forward]),
         backward=backward,
-        calls=tuple(calls),
+        calls=tuple(between),
+        is_ring=bool(calls) and not between,
         apart=tuple(ended.tolist()),
         updates=updates,
         other=(outer.start[other], outer.end[other]),

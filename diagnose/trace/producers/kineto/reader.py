@@ -64,7 +64,7 @@ class OperationReader:
         self.calls = _Ordered(list(self.operators.calls))
         self.outer = self._list_annotations()
         self.free = np.sort(np.concatenate([self.outer.end, np.array([exchange.end for exchange in found.exchanges])]))
-        self.collectives = Collectives(found, self.gpu, main, has_peers=bool(self.operators.calls))
+        self.collectives = Collectives(found, self.gpu, main, is_ring=self.operators.is_ring)
         self.n_on_host = 0
         self.phases: Counter[tuple[int, int]] = Counter()
         self.named = self._list_named()
@@ -103,9 +103,8 @@ class OperationReader:
         if len(self.fetches[0]):
             add_host_gaps(self.host_time.gaps, self.made)
         if self.dialect != "own":
-            self.collectives.add_waits(
-                self.made
-            )  # after what explains computes, which is not to be put into their waits
+            # After what explains computes, which is not to be put into their waits.
+            self.collectives.add_waits(self.made)
 
     def _cut_steps(self, marked: Steps) -> Steps:
         """Cut the time of this rank into steps, by its computes where marks do not."""
