@@ -8,6 +8,7 @@ for it, so it stays what it is.
 from collections.abc import Sequence
 from typing import Any
 
+from diagnose.model.groups import is_described, may_share_experts
 from diagnose.model.optype import Op
 from diagnose.record.hooks import Hooks
 from diagnose.record.log import Collective, Log, Transfer
@@ -38,8 +39,6 @@ COLLECTIVES: dict[str, bool | None] = {
 
 #: Those by which ranks that share experts exchange tokens.
 ALL_TO_ALL = ("all_to_all_single", "alltoall", "alltoall_base")
-#: How Megatron-LM's descriptions of groups begin.
-GROUPS = {"tp": "tensor_model_parallel", "cp": "context_parallel", "pp": "pipeline_model_parallel"}
 
 
 def hook_communication(hooks: Hooks, log: Log, state: ParallelState, stage_ranks: Sequence[int]) -> None:
@@ -71,8 +70,7 @@ def _hook_collective(
         if log.step is None:
             return None
         is_within, wait = log.current is not None, ""
-        if is_within and name in ALL_TO_ALL and not state.ep_size and not _is_of(group, "cp"):
-            # Tokens go to the experts of other ranks; attention of split sequences does so, too.
+        if is_within and name in ALL_TO_ALL and not state.ep_size and may_share_experts(_describe(group)):
             state.ep_size = group.size()
         if is_within and (log.driver or state.tp_size * state.cp_size > 1):
             wait = "" if log.clock.is_device else name_wait(group, state, has_driver=bool(log.driver))
@@ -103,19 +101,18 @@ def _hook_collective(
 def name_wait(group: Any, state: ParallelState, *, has_driver: bool) -> str:
     """Say what a wait is called that is told beside its compute; empty where it is taken out of it, or nobody knows whom it is for.
 
-    A group goes by its description: that of a device mesh, or Megatron-LM's.
+    A group goes by its description.
     """
     for kind, size in (("tp", state.tp_size), ("cp", state.cp_size)):
-        if size > 1 and _is_of(group, kind):
+        if size > 1 and is_described(_describe(group), kind):
             return f"{kind}-wait"
     alone = has_driver and state.tp_size * state.cp_size == 1
-    return "dp-wait" if alone and group.size() <= state.dp_size and not _is_of(group, "pp") else ""
+    return "dp-wait" if alone and group.size() <= state.dp_size and not is_described(_describe(group), "pp") else ""
 
 
-def _is_of(group: Any, kind: str) -> bool:
-    """Say whether a process group is one of this kind, by its description."""
-    description = str(getattr(group, "group_desc", "")).lower()
-    return description in {kind, f"mesh_{kind}"} or description.startswith(GROUPS[kind])
+def _describe(group: Any) -> str:
+    """Give the description of a process group; empty where there is none."""
+    return str(getattr(group, "group_desc", ""))
 
 
 def _n_elements(tensors: Any) -> int:

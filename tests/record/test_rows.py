@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.record.clock import Clock, Moment, Window
-from diagnose.record.communication import _hook_waits, name_wait
+from diagnose.record.communication import _hook_collective, _hook_waits, name_wait
 from diagnose.record.data_parallel import Autograd
 from diagnose.record.graphs import hook_captures
 from diagnose.record.hooks import Hooks
@@ -111,6 +111,48 @@ def test_whom_a_wait_within_a_compute_is_for(description, size, sizes, driver, n
     """By what its group is called, and in a pipeline of single ranks by its size."""
     group = SimpleNamespace(group_desc=description, size=lambda: size)
     assert name_wait(group, ParallelState(**sizes), has_driver=bool(driver)) == name
+
+
+def exchange_within_a_compute(description, name="all_to_all_single", *, driver="pipelining", on_gpu=False, tp_size=1):
+    """Let two ranks of a group exchange at once while a compute runs; give that, and what became known of the job."""
+    owner = type("ProcessGroup", (), {"group_desc": description, "size": lambda _: 2, name: lambda _, __: None})
+    log, hooks, state = Log(Clock()), Hooks([].append), ParallelState(dp_size=2, tp_size=tp_size)
+    log.driver = driver
+    _hook_collective(hooks, log, state, owner, name, gathers=None)
+    log.open(1, Window())
+    log.current = compute(Op.FORWARD, 0, 1)
+    if on_gpu:
+        log.clock.use_cuda(SimpleNamespace(Event=lambda **_: SimpleNamespace(record=lambda: None)))
+    getattr(owner(), name)(None)
+    hooks.undo()
+    return log.current, state
+
+
+def test_how_a_wait_within_a_compute_is_kept():
+    """Beside it within a pipeline, and taken out of it elsewhere; on a GPU, where nothing waits on the host, not at all."""
+    within, _ = exchange_within_a_compute("undefined")
+    assert list(within.beside) == ["dp-wait"] and not within.waits
+    alone, _ = exchange_within_a_compute("undefined", driver="")
+    assert len(alone.waits) == 1 and not alone.beside
+    unknown, _ = exchange_within_a_compute("mesh_dp", tp_size=2)
+    on_gpu, _ = exchange_within_a_compute("undefined", on_gpu=True)
+    assert not (unknown.waits or unknown.beside or on_gpu.waits or on_gpu.beside)
+
+
+@pytest.mark.parametrize(
+    ("description", "name", "ep_size"),
+    [
+        ("undefined", "all_to_all_single", 2),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "alltoall", 2),
+        ("undefined", "barrier", 0),
+        ("CONTEXT_PARALLEL_GROUP", "all_to_all_single", 0),
+        ("ulysses", "all_to_all_single", 0),
+        ("mesh_tp", "alltoall_base", 0),
+    ],
+)
+def test_who_shares_experts(description, name, ep_size):
+    """Ranks that exchange all with all within a compute, but for parts of a sequence or of a layer."""
+    assert exchange_within_a_compute(description, name)[1].ep_size == ep_size
 
 
 def test_ranks_that_share_experts_are_metadata():

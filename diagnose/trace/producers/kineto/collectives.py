@@ -8,10 +8,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from diagnose.model.groups import may_share_experts, splits_sequence
 from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.model.trace import Seconds
 from diagnose.trace.producers.kineto.collect import Collected, Exchange
-from diagnose.trace.producers.kineto.computes import merge_calls, splits_sequence
+from diagnose.trace.producers.kineto.computes import merge_calls
 from diagnose.trace.producers.kineto.gpu import GpuTime, is_inside, merge, overlap, take_off
 from diagnose.trace.producers.kineto.operations import WAIT, Operation, OperationList
 
@@ -55,7 +56,7 @@ class Collectives:
         self.running = [
             one
             for one in self._list_running(found)
-            if is_ring or one.collective not in TO_PEERS or splits_sequence(one)
+            if is_ring or one.collective not in TO_PEERS or splits_sequence(one.description)
         ]
         self.waits = self._waits_in(self.running)
         self.reducing = self._waits_in([exchange for _, exchange in self.asked if exchange.collective in GRADIENTS])
@@ -193,10 +194,10 @@ class Collectives:
 def _find_expert_group(found: Collected) -> str | None:
     """Name the group whose ranks send tokens to experts and take them back, all to all.
 
-    Attention that is split over a sequence exchanges so, too, in a group whose name says so.
+    Attention that is split over a sequence exchanges so, too, and layers that are, in groups whose names say so.
     """
     calls = [one for one in found.exchanges if one.collective == "all_to_all" and one.by in ("call", "kernel")]
-    calls = [one for one in calls if not splits_sequence(one)]
+    calls = [one for one in calls if may_share_experts(one.description)]
     return calls[0].group if calls else None
 
 

@@ -11,6 +11,7 @@ import dataclasses
 
 import numpy as np
 
+from diagnose.model.groups import splits_sequence
 from diagnose.model.trace import Seconds
 from diagnose.trace.producers.kineto.annotations import is_fetch
 from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans
@@ -45,8 +46,6 @@ COPYING = frozenset(
 TO_ONE_PEER = ("send", "recv")
 #: A pipeline sends and receives between its computes: where this part of all calls lies inside backwards it is none.
 RING_SHARE = 0.25
-#: Groups over which sequences are split: they exchange within computes.
-SPLITS_SEQUENCES = ("CONTEXT", "SEQUENCE", "mesh_cp", "mesh_sp", "ulysses")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ def list_operators(found: Collected, main: int, *, may_be_ring: bool = False) ->
         if exchange.by == "call" and exchange.collective in TO_ONE_PEER and exchange.thread == main:
             is_part = bool(calls) and exchange.start < calls[-1].end  # record_param_comms inside the call it belongs to
             calls[-1:] = [merge_calls(calls[-1], exchange)] if is_part else [*calls[-1:], exchange]
-    between = [call for call in calls if not splits_sequence(call)]
+    between = [call for call in calls if not splits_sequence(call.description)]
     inside = is_inside(np.array([call.start for call in between]), backward)
     if may_be_ring and between and inside.mean() >= RING_SHARE:
         between = []
@@ -152,11 +151,6 @@ def merge_calls(outer: Exchange, part: Exchange) -> Exchange:
     return dataclasses.replace(
         outer, group=part.group or outer.group, description=part.description or outer.description
     )
-
-
-def splits_sequence(exchange: Exchange) -> bool:
-    """Say whether it is one among ranks that hold parts of the same sequences, as ring attention's."""
-    return any(part in exchange.description for part in SPLITS_SEQUENCES)
 
 
 def find_runs(operators: HostOperators, start: float = -np.inf, end: float = np.inf) -> list[Run]:

@@ -5,17 +5,15 @@ name count first, then process groups by their descriptions, then who sends and 
 """
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from diagnose.errors import TraceError
+from diagnose.model.groups import is_described
 from diagnose.model.optype import Op
-from diagnose.trace.producers.kineto.rank import PIPELINE, ProcessGroup, Rank
+from diagnose.trace.producers.kineto.rank import ProcessGroup, Rank
 
-_TENSOR = re.compile(r"(?:TENSOR_MODEL_PARALLEL_GROUP|mesh_tp|tp)", re.IGNORECASE)
-_CONTEXT = re.compile(r"(?:CONTEXT_PARALLEL_GROUP|mesh_cp|cp)", re.IGNORECASE)
 #: A rank that receives for fewer of its forwards is of the first stage: all others do for each.
 SELDOM_SHARE = 0.5
 
@@ -77,8 +75,8 @@ def place_ranks(ranks: Sequence[Rank], numbers: Sequence[int], *, name: str) -> 
             "ranks: name the folder",
             where=name,
         )
-    tensor = [_position(rank, number, _TENSOR) for rank, number in zip(ranks, numbers, strict=True)]
-    context = [_position(rank, number, _CONTEXT) for rank, number in zip(ranks, numbers, strict=True)]
+    tensor = [_position(rank, number, "tp") for rank, number in zip(ranks, numbers, strict=True)]
+    context = [_position(rank, number, "cp") for rank, number in zip(ranks, numbers, strict=True)]
     lanes = _lanes(ranks, numbers, stages, list(zip(tensor, context, strict=True)), n_stages)
     places = tuple(
         RankCoordinates(number, lane, stage, tp, cp)
@@ -154,7 +152,7 @@ def _stages_by_peers(
     ranks: Sequence[Rank], numbers: Sequence[int], name: str, warnings: list[str]
 ) -> tuple[list[int], int]:
     """Find the stage of each rank where no annotation says it: from its group, or from who never receives or sends forwards."""
-    described = [_group(rank, number, PIPELINE) for rank, number in zip(ranks, numbers, strict=True)]
+    described = [_group(rank, number, "pp") for rank, number in zip(ranks, numbers, strict=True)]
     if all(described):
         stages = [group.ranks.index(number) for group, number in zip(described, numbers, strict=True) if group]
         return stages, max(len(group.ranks) for group in described if group)
@@ -227,7 +225,7 @@ def _pipeline_of(
     rank: Rank, number: int, numbers: Sequence[int], stages: Sequence[int], n_stages: int
 ) -> tuple[int, ...]:
     """Name the ranks of the pipeline that a rank is in; none where no group is one."""
-    described = _group(rank, number, PIPELINE)
+    described = _group(rank, number, "pp")
     if described:
         return described.ranks
     stage_of = dict(zip(numbers, stages, strict=True))
@@ -242,13 +240,13 @@ def _pipeline_of(
     return ()
 
 
-def _group(rank: Rank, number: int, pattern: re.Pattern[str]) -> ProcessGroup | None:
-    """Find the group of a rank that goes by a description."""
-    fitting = (group for group in rank.groups if pattern.fullmatch(group.description) and number in group.ranks)
+def _group(rank: Rank, number: int, kind: str) -> ProcessGroup | None:
+    """Find the group of a rank that is described as one of a kind."""
+    fitting = (group for group in rank.groups if is_described(group.description, kind) and number in group.ranks)
     return next(fitting, None)
 
 
-def _position(rank: Rank, number: int, pattern: re.Pattern[str]) -> int:
+def _position(rank: Rank, number: int, kind: str) -> int:
     """Say the how manieth a rank is in a group; 0 where there is none."""
-    group = _group(rank, number, pattern)
+    group = _group(rank, number, kind)
     return group.ranks.index(number) if group else 0

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from diagnose.errors import TraceError
+from diagnose.model.groups import is_described
 from diagnose.model.optype import P2P
 from diagnose.trace.producers.kineto.collect import collect
 from diagnose.trace.producers.kineto.host_time import HostTime
@@ -23,8 +24,6 @@ from diagnose.trace.producers.kineto.reader import OperationReader
 _RANK_IN_NAME = (re.compile(r"rank[-_.]?(\d{1,7})"), re.compile(r"(?:worker|device|gpu)[-_.]?(\d{1,7})"))
 
 
-#: How the group of the stages of a pipeline is described.
-PIPELINE = re.compile(r"(?:PIPELINE_MODEL_PARALLEL_GROUP|mesh_pp|pp)", re.IGNORECASE)
 #: The time in the name that tensorboard_trace_handler gives.
 _WRITTEN_AT = re.compile(r"\.\d{10,}(?=\.pt\.trace\.json)")
 
@@ -40,7 +39,7 @@ class ProcessGroup:
     @property
     def is_pipeline(self) -> bool:
         """True where its ranks are the stages of a pipeline, of which there are several."""
-        return bool(PIPELINE.fullmatch(self.description)) and len(self.ranks) > 1
+        return is_described(self.description, "pp") and len(self.ranks) > 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
