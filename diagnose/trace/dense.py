@@ -14,7 +14,7 @@ from diagnose.errors import TraceError
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op, of_types
 from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
 from diagnose.trace.labels import count_rows, cut_rows, look_up, number_combinations, small_type
-from diagnose.trace.lost_rows import number_by_labels
+from diagnose.trace.lost_rows import number_around_lost
 from diagnose.trace.placement import find_positions
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
@@ -113,7 +113,7 @@ def _count_operations(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list
         warnings.append("seq_id is negative or far too large in some rows; counted again by start time")
     rows, at = _drop_repeated(dataclasses.replace(rows, seq=None), at, sizes, warnings)
     rows = dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s))
-    return number_by_labels(rows, at, sizes), at
+    return number_around_lost(rows, at, sizes), at
 
 
 def _find_cells(

@@ -1,7 +1,7 @@
 """Number operations where rows were lost: counted by start alone, all that follow a lost row would pass for the one before.
 
-Enters: rows whose `seq` was counted by start. Leaves: them, as their labels of microbatch and model chunk say; transfers, which
-have none, as the compute says that had ended before them.
+Enters: rows whose `seq` was counted by start. Leaves: them, as labels of microbatch and model chunk say, and as the gaps say that
+lost rows left in time; transfers that neither tells of, as the compute says that had ended before them.
 """
 
 import dataclasses
@@ -12,26 +12,154 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, P2P, Op, of_types
-from diagnose.model.trace import Ints
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.numerics.robust import median
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, row_key
 
+#: Gaps of some lanes times what may be lost there, beyond which nobody looks: those stay counted.
+MAX_COMPARED = 50_000_000
+#: Where rows were lost there is room for this part of them. Where there never were as many there is none.
+MIN_ROOM = 0.5
 
-def number_by_labels(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
-    """Leave out the numbers of lost rows, in workers and steps whose labels are those of a fuller one, in order, with gaps.
 
-    Others stay counted: without labels, where a label comes twice, or where a worker runs in another order.
+def number_around_lost(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
+    """Leave out the numbers of lost rows, in workers and steps that have fewer of a type than others of their stage.
+
+    Labels count where they are those of a fuller worker, in order, with gaps. Computes without, and transfers, are those of which
+    the gaps in time leave room for what is missing. Where that does not tell, rows stay counted.
+
+    Costs two sorts of the rows, and of each worker and step with lost rows the square of how many are lost an operation.
     """
-    labels = [column for column in (rows.microbatch, rows.chunk, rows.position) if column is not None]
-    if not labels or rows.seq is None:
-        return rows
+    assert rows.seq is not None
     key = row_key(rows, at, sizes)
     n_steps, n_dp, n_stages = sizes
     n_kinds = n_stages * len(Op)
     counts = np.bincount(key, minlength=n_steps * n_dp * n_kinds).reshape(n_steps * n_dp, n_kinds)
     op = np.arange(n_kinds) % len(Op)
-    rows = _leave_gaps(rows, key, np.where(op < int(min(EVIDENCE)), counts, 0), lambda _: labels)
-    return _leave_gaps(rows, key, np.where(of_types(op, P2P), counts, 0), lambda now: [_computed_before(now, key)])
+    labels = [column for column in (rows.microbatch, rows.chunk, rows.position) if column is not None]
+    known = np.zeros(len(rows), dtype=bool)
+    if labels:
+        rows, known = _leave_gaps(rows, key, np.where(op < int(min(EVIDENCE)), counts, 0), lambda _: labels)
+    for types in ((*DIRECTIONS, *P2P), DIRECTIONS):  # transfers that run beside computes have no order
+        rows, known = _number_by_gaps(rows, key, counts, types, known)
+    known_counts = np.bincount(key[known], minlength=counts.size).reshape(counts.shape)
+    asked = np.where(of_types(op, P2P), counts, 0)
+    return _leave_gaps(rows, key, asked, lambda now: [_computed_before(now, key)], known_counts > 0)[0]
+
+
+def _number_by_gaps(rows: Rows, key: Ints, counts: Ints, types: Sequence[Op], known: Bools) -> tuple[Rows, Bools]:
+    """Number rows of some types, as those of workers of their stage that have all, where not all are known; and mark what is now.
+
+    `counts` has the shape (n_steps * n_dp, n_stages * n_types), `known` (n_rows,).
+    """
+    assert rows.seq is not None
+    n_stages = counts.shape[1] // len(Op)
+    worker = key // len(Op)
+    of_types_there = of_types(rows.op, types)
+    of_worker = counts.reshape(-1, n_stages, len(Op))[:, :, list(types)]
+    is_full = (of_worker == of_worker.max(axis=0)).all(axis=2).reshape(-1)
+    is_short = ~is_full & (np.bincount(worker[of_types_there & ~known], minlength=len(is_full)) > 0)
+    if not is_short.any():
+        return rows, known
+    step_s = _bound_steps(rows, worker // n_stages)
+    seq, known = rows.seq.copy(), known.copy()
+    for stage in np.unique(np.flatnonzero(is_short) % n_stages):
+        of_stage = np.flatnonzero((worker % n_stages == stage) & of_types_there)
+        of_stage = of_stage[np.lexsort((rows.op[of_stage], rows.start_s[of_stage], worker[of_stage]))]
+        full = of_stage[is_full[worker[of_stage]]].reshape(-1, int(of_worker[:, stage].max(axis=0).sum()))
+        full = full[(rows.op[full] == rows.op[full[:1]]).all(axis=1)]
+        lost = of_stage[is_short[worker[of_stage]]]
+        _, first, n_left = np.unique(worker[lost], return_index=True, return_counts=True)
+        for n in np.unique(n_left) if len(full) else ():
+            left = lost[first[n_left == n][:, None] + np.arange(n)]
+            placed, number = _place(rows, full, left, step_s, known)
+            seq[left[placed]], known[left[placed]] = number[placed], True
+    return dataclasses.replace(rows, seq=seq), known
+
+
+def _place(
+    rows: Rows, full: Ints, left: Ints, step_s: tuple[Seconds, Seconds], known: Bools
+) -> tuple[Bools, NDArray[Any]]:
+    """Say of which workers and steps the gaps tell what their rows are, shape (n_lanes,), and their numbers, (n_lanes, n).
+
+    `full` and `left` are rows of workers and steps that have all, shape (n_full, n_all), and of those that lack as many.
+    """
+    assert rows.seq is not None
+    (n_lanes, n), n_all = left.shape, full.shape[1]
+    if left.size * (n_all - n + 1) ** 2 > MAX_COMPARED:
+        return np.zeros(n_lanes, dtype=bool), left
+    may_be = np.arange(n)[:, None] + np.arange(n_all - n + 1)
+    op, seq = rows.op[full[0]][may_be], rows.seq[full[0]][may_be]
+    fitting = (rows.op[left][:, :, None] == op) & (~known[left][:, :, None] | (rows.seq[left][:, :, None] == seq))
+    usual_gap_s, usual_s = median(_gaps(rows, full, step_s), axis=0), median(rows.duration_s[full], axis=0)
+    place, fits, has_room = _fit_gaps(usual_gap_s, usual_s, _gaps(rows, left, step_s), fitting)
+    computes = of_types(rows.op, DIRECTIONS)
+    only_transfers = (
+        computes[left].sum(axis=1) == computes[full[0]].sum()
+    )  # these may take no time: nothing has room for them
+    return fits & (has_room | only_transfers), rows.seq[full[0]][place]
+
+
+def _bound_steps(rows: Rows, lane: Ints) -> tuple[Seconds, Seconds]:
+    """Say when the (step, dp rank) of each row begins and ends: seconds, shape (n_rows,)."""
+    begins_s, ends_s = np.full(int(lane.max()) + 1, np.inf), np.full(int(lane.max()) + 1, -np.inf)
+    np.minimum.at(begins_s, lane, rows.start_s)
+    np.maximum.at(ends_s, lane, rows.start_s + rows.duration_s)
+    return begins_s[lane], ends_s[lane]
+
+
+def _gaps(rows: Rows, lanes: Ints, step_s: tuple[Seconds, Seconds]) -> Seconds:
+    """Give the time before each of some operations in order, shape (n_lanes, n), and behind the last: shape (n_lanes, n + 1)."""
+    start_s = rows.start_s[lanes].astype(np.float64)
+    begins_s, ends_s = (bound[lanes[:, :1]] for bound in step_s)
+    gaps_s: Seconds = np.hstack([start_s, ends_s]) - np.hstack([begins_s, start_s + rows.duration_s[lanes]])
+    return gaps_s
+
+
+def _fit_gaps(usual_gap_s: Seconds, usual_s: Seconds, gap_s: Seconds, may_be: Bools) -> tuple[Ints, Bools, Bools]:
+    """Say which of the usual operations are left, in order, whether any may be, and whether gaps have room for the others.
+
+    Where operations are lost the gap is as long as they and the usual gaps between them. Of all choices the one is taken from which
+    gaps differ by the least sum.
+
+    Parameters
+    ----------
+    usual_gap_s, usual_s : ndarray of float64, shapes (n + n_gone + 1,) and (n + n_gone,)
+        Gaps and operations where all are there.
+    gap_s : ndarray of float64, shape (n_lanes, n + 1)
+    may_be : ndarray of bool, shape (n_lanes, n, n_gone + 1)
+        Operation i may be the usual one i + j.
+
+    Returns
+    -------
+    place : ndarray of int64, shape (n_lanes, n)
+    fits, has_room : ndarray of bool, shape (n_lanes,)
+    """
+    n_lanes, n, n_skips = may_be.shape
+    ends_s = np.r_[0.0, np.cumsum(usual_gap_s[:-1] + usual_s)]  # of what comes before each
+    starts_s = ends_s + usual_gap_s
+    skipped = np.arange(n_skips)
+    differs_s = np.where(skipped == 0, 0.0, np.inf)[None].repeat(n_lanes, axis=0)  # before the first none is skipped
+    came_from = np.empty((n + 1, n_lanes, n_skips), dtype=np.int64)
+    for i in range(n + 1):
+        expected_s = starts_s[i + skipped][None, :] - ends_s[i + skipped][:, None]
+        expected_s[skipped[None, :] < skipped[:, None]] = np.inf
+        total_s = differs_s[:, :, None] + np.abs(gap_s[:, i, None, None] - expected_s)
+        came_from[i] = total_s.argmin(axis=1)
+        differs_s = total_s.min(axis=1)
+        if i < n:
+            differs_s[~may_be[:, i]] = np.inf
+    fits = np.isfinite(differs_s[:, -1])
+    at = np.full((n_lanes, n + 2), n_skips - 1)  # how many are skipped before each; behind the last all are
+    at[:, 0] = 0
+    for i in range(n, 0, -1):
+        at[:, i] = came_from[i, np.arange(n_lanes), at[:, i + 1]]
+    place = np.arange(n) + at[:, 1:-1]
+    is_hole = at[:, 1:] > at[:, :-1]
+    lost_s = starts_s[np.arange(n + 1) + at[:, 1:]] - ends_s[np.arange(n + 1) + at[:, :-1]]
+    room_s, needed_s = (np.where(is_hole, seconds, 0.0).sum(axis=1) for seconds in (gap_s, lost_s))
+    return place, fits, room_s >= MIN_ROOM * needed_s
 
 
 def _computed_before(rows: Rows, key: Ints) -> Ints:
@@ -49,16 +177,22 @@ def _computed_before(rows: Rows, key: Ints) -> Ints:
     return found
 
 
-def _leave_gaps(rows: Rows, key: Ints, counts: Ints, find_labels: Callable[[Rows], Sequence[NDArray[Any]]]) -> Rows:
-    """Number the rows of workers and steps with fewer of a type as those of the fullest with the same labels.
+def _leave_gaps(
+    rows: Rows, key: Ints, counts: Ints, find_labels: Callable[[Rows], Sequence[NDArray[Any]]], but: Bools | None = None
+) -> tuple[Rows, Bools]:
+    """Number the rows of workers and steps with fewer of a type as those of the fullest with the same labels, and say which did.
 
-    `counts` has the shape (n_steps * n_dp, n_stages * n_types), 0 where a type is not asked about. Labels are found if needed.
+    `counts` has the shape (n_steps * n_dp, n_stages * n_types), 0 where a type is not asked about, and `but` says where else.
+    Labels are found if needed.
     """
     assert rows.seq is not None
     n_kinds = counts.shape[1]
+    known = np.zeros(len(rows), dtype=bool)
     short = (counts > 0) & (counts < counts.max(axis=0))
+    if but is not None:
+        short &= ~but
     if not short.any():
-        return rows
+        return rows, known
     labels = find_labels(rows)
     fullest = np.zeros_like(short)
     fullest[counts.argmax(axis=0), np.arange(n_kinds)] = short.any(axis=0)
@@ -77,4 +211,5 @@ def _leave_gaps(rows: Rows, key: Ints, counts: Ints, find_labels: Callable[[Rows
     is_known = ~np.isin(lane, lane[wrong])
     seq = rows.seq.copy()
     seq[of_row[is_known]] = number[is_known]
-    return dataclasses.replace(rows, seq=seq)
+    known[of_row[is_known]] = True
+    return dataclasses.replace(rows, seq=seq), known
