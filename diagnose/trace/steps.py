@@ -89,6 +89,7 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
     opens_s = begin_s.copy()
     opens_s[follows] = np.fmin(before_s, begin_s[follows])
     held = np.zeros(len(steps), dtype=bool)
+    opened_s = np.fmin.reduce(dense.start_s, axis=(0, 2))
     for stage in range(1, int(nodes.stage.max()) + 1):
         here = nodes.stage == stage
         own = recvs[nodes.stage[recvs] == stage]
@@ -104,7 +105,7 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
         held |= is_first.any(axis=(0, 2))
     if of_job or not held.any():
         return evidence
-    shift = np.where(held, np.fmin.reduce(dense.start_s, axis=(0, 2)), 0.0)
+    shift = np.where(held, np.fmin.reduce(dense.start_s, axis=(0, 2)) - opened_s, 0.0)
     dense.start_s -= shift[:, None]
     dense.end_s -= shift[:, None]
     return _move(evidence, shift)

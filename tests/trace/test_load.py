@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.errors import TraceError
+from diagnose.faults.generate import generate
+from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import Op
 from diagnose.model.trace import Trace
 from diagnose.model.whatif import WhatIf
@@ -511,3 +514,14 @@ def test_stages_that_wait_early_for_the_next_step() -> None:
     relative = load(early.assign(start_ts=early.start_ts - begins_s[early.step] + early_s), shape.meta)
     assert relative.step_origin_s is None
     assert analyse(relative).recorded_s.mean() > 1.1 * usual.recorded_s.mean()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 5])
+def test_a_step_that_begins_late_does_so_where_clocks_differ(seed: int) -> None:
+    """Recvs seem early by a percent of a step because clocks differ: all wait as long as before, as for a save, before one step."""
+    table = generate(JobSpec(pp=4, dp=1, microbatches=4, steps=8, forward_s=0.001, clock_s=0.0005, seed=seed)).trace
+    waits = pc.equal(table["step"], table["step"][len(table) // 2])
+    start_s = pc.add(table["start_ts"], pc.multiply(pc.cast(waits, pa.float64()), 0.3))
+    (block,) = load_trace(to_file(table.set_column(table.column_names.index("start_ts"), "start_ts", start_s))).blocks
+    begin_s = block.start_s.min(axis=(0, 2))
+    assert begin_s.max() - np.median(begin_s) == pytest.approx(0.3, abs=0.001)
