@@ -9,6 +9,23 @@ from diagnose.numerics.robust import nan_median
 TINY_RATIO = 1e-9
 #: Standard deviation of a median over that of a mean of as many values.
 MEDIAN_ERROR = 1.2533
+#: What is shared a third of the values have this part of, too.
+SHARED_SHARE = 0.5
+
+
+def find_shared(values: Seconds, *, apart: float, axis: int) -> Seconds:
+    """Say what values share: the median, or what a third of them have if that is less than half of it, and less by `apart`.
+
+    Up to two thirds may have more than the others for a reason of their own. Where a third is below zero and one above, nothing is
+    shared. NaN are none.
+    """
+    ordered = np.sort(values, axis=axis)  # NaN last
+    last = np.maximum((~np.isnan(values)).sum(axis=axis, keepdims=True), 1) - 1
+    lower, upper = (np.take_along_axis(ordered, at, axis=axis).squeeze(axis) for at in (last // 3, last - last // 3))
+    least = np.where(lower > 0.0, lower, np.minimum(upper, 0.0))
+    center = nan_median(values, axis=axis)
+    is_own = (np.abs(least) < SHARED_SHARE * np.abs(center)) & (np.abs(center - least) > apart)
+    return np.asarray(np.where(is_own, least, center))
 
 
 def nearest_zero_center(values: Seconds, *, axis: int) -> Seconds:

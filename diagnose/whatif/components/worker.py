@@ -27,7 +27,7 @@ from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
 from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.levels import Changing
-from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, nearest_zero_center
+from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, find_shared, nearest_zero_center
 from diagnose.whatif.observed import Observed
 
 #: A worker is looked at when its usual pace is this much behind its peers: healthy ones of production jobs are 0.1 to 0.6% apart.
@@ -376,9 +376,9 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
     n_stages, n_steps, n_dp = by_worker.shape
     if n_stages < 2:
         return np.zeros((n_steps, n_dp))
+    if n_dp < 2:  # no rank tells apart what is its machines'
+        return np.nan_to_num(find_shared(by_worker, apart=float(np.log1p(SLOW_RATIO)), axis=0))
     common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
-    if n_dp < 2:
-        return np.asarray(common)
     # What all ranks have in some steps is those steps'; what most of them have in all is theirs.
     of_step = np.sort(common, axis=1)[
         :, max((n_dp - 1) // 3, 1) if n_dp > 2 else 0

@@ -149,6 +149,19 @@ def test_a_lone_worker_is_slow_for_a_while(first: int, end: int) -> None:
     assert np.flatnonzero(level[:, 2, :, 0].mean(axis=0) > 0.25).tolist() == list(range(first, end))
 
 
+@pytest.mark.parametrize(("n_stages", "slow_stages"), [(4, [2, 3]), (4, [0, 2]), (6, [1, 2, 4])])
+def test_half_of_the_stages_of_a_lone_rank_fall_behind(n_stages: int, slow_stages: list[int]) -> None:
+    """As on one host of two: what they have in common is no work that all stages share."""
+    rng = np.random.default_rng(5)
+    by_step = np.exp(0.02 * rng.standard_normal((2, n_stages, N_STEPS, 1)))
+    by_step[:, slow_stages] *= np.linspace(0.0, 2.0, N_STEPS).clip(1.0)[:, None]
+    typical_s, _ = find_usual_durations([], by_step, np.arange(N_STEPS), n_stages)
+    pace = by_step / typical_s[:, :, None, None]
+    level, slow = _find(np.log(pace / find_slow_steps(pace)[:, None, :, None]))
+    assert np.argwhere(slow).tolist() == [[0, stage] for stage in slow_stages]
+    np.testing.assert_allclose(level[:, slow_stages, -1].mean(), np.log(2.0), atol=0.1)
+
+
 @pytest.mark.parametrize("n_stages", [2, 3])
 @pytest.mark.parametrize("n_slow", [1, 2])
 def test_a_whole_stage_falls_behind(n_slow: int, n_stages: int) -> None:
