@@ -77,6 +77,9 @@ def lay_out_rows(
     """
     rows, at = _count_operations(rows, at, sizes, warnings)
     cells, rows, at = _find_cells(rows, at, sizes, name, warnings)
+    if _counts_what_is_left(cells):
+        rows = number_around_lost(rows, at, sizes)
+        cells, rows, at = _find_cells(rows, at, sizes, name, warnings)
     start_s = _fill(cells, rows.start_s)
     if _is_wrong(start_s, cells):
         rows, at = _drop_repeated(rows, at, sizes, warnings)
@@ -112,8 +115,14 @@ def _count_operations(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list
             return dataclasses.replace(rows, seq=np.clip(rows.seq, 0, int(simulated.max()))), at
         warnings.append("seq_id is negative or far too large in some rows; counted again by start time")
     rows, at = _drop_repeated(dataclasses.replace(rows, seq=None), at, sizes, warnings)
-    rows = dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s))
-    return number_around_lost(rows, at, sizes), at
+    return dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s)), at
+
+
+def _counts_what_is_left(cells: _Cells) -> bool:
+    """Say whether `seq_id` may have been counted when rows had been lost: then it is the last ones that all seem to lack."""
+    same = (cells.op[1:] == cells.op[:-1]) & (cells.stage[1:] == cells.stage[:-1])
+    fewer = np.diff(cells.counts)[same]
+    return bool((fewer < 0).any() and (fewer <= 0).all())
 
 
 def _find_cells(

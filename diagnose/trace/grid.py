@@ -115,7 +115,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     if restarted:
         of_others = of_others.take(of_others.end_s > -np.fmax.reduce(dense.end_s, axis=None))
     evidence = take_out_evaluations(dense, evidence, n_stages)
-    add_collections(dense, evidence, n_stages)
+    add_collections(dense, evidence)
     blocks, kept = split_steps(steps, dense, warnings)
     blocks = part_orders(blocks, warnings)
     warm_up_steps = find_warm_up(blocks, warnings)

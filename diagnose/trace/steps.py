@@ -254,7 +254,7 @@ def take_out_evaluations(dense: Dense, evidence: Evidence, n_stages: int) -> Evi
     return Evidence(**{name: np.concatenate([values, added[name]]) for name, values in fields.items()})
 
 
-def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
+def add_collections(dense: Dense, evidence: Evidence) -> None:
     """Give each stage a `gc` node where collections follow the last compute; elsewhere they stay evidence.
 
     So do those that begin when the step is being closed, as after the optimizer: nothing of the step waits for them.
@@ -267,10 +267,15 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
     step, dp, stage = evidence.step[rows], evidence.dp[rows], evidence.stage[rows]
     after = np.zeros(len(rows), dtype=bool)
     starts, ends = [], []
-    for of_stage in range(n_stages):
-        if not (compute & (nodes.stage == of_stage)).any():
-            continue
-        last = np.fmax.reduce(dense.end_s[compute & (nodes.stage == of_stage)], axis=0)
+    ended_s = {
+        of_stage: dense.end_s[compute & (nodes.stage == of_stage)]
+        for of_stage in np.unique(nodes.stage[compute]).tolist()
+    }
+    # The row of the last compute, (n_steps, n_dp): a step in which nobody has one is shorter than others.
+    lacks = {of_stage: np.isnan(end_s[_find_last(end_s)]) for of_stage, end_s in ended_s.items()}
+    is_shorter = np.logical_and.reduce(list(lacks.values())).all(axis=1, keepdims=True)
+    for of_stage, end_s in ended_s.items():
+        last = np.fmax.reduce(end_s, axis=0)
         here = stage == of_stage
         tail = here & (evidence.start_s[rows] >= last[step, dp] - TOLERANCE_S)
         begins = dense.start_s[closing & (nodes.stage == of_stage)]
@@ -279,7 +284,8 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
         after |= tail
         if not tail.any():
             continue
-        start, end = last.copy(), last.copy()
+        start = np.where(lacks[of_stage] & ~is_shorter, np.nan, last)
+        end = start.copy()
         cell = (step[tail], dp[tail])
         start[cell], end[cell] = evidence.start_s[rows[tail]], evidence.end_s[rows[tail]]
         np.minimum.at(start, cell, evidence.start_s[rows[tail]])
@@ -297,6 +303,12 @@ def add_collections(dense: Dense, evidence: Evidence, n_stages: int) -> None:
         values = getattr(dense, column)
         if values is not None:
             setattr(dense, column, np.concatenate([values, np.full((n_new, *values.shape[1:]), np.nan)]))
+
+
+def _find_last(end_s: Seconds) -> int:
+    """Find the operation that ends last where most are there; `end_s` has the shape (n, n_steps, n_dp)."""
+    of_lane = end_s.reshape(len(end_s), -1)
+    return int(np.nanargmax(of_lane[:, (~np.isnan(of_lane)).sum(axis=0).argmax()]))
 
 
 def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Block], Bools]:

@@ -29,7 +29,7 @@ def fill_block(block: Block, graph: Graph) -> Block:
     time (medians over the lanes that have it, else over its type), and ends before what waited for it. One that does not
     exist there (`absent`) takes no time.
 
-    The graph is the paper's, without batches and barriers. What comes back has no NaN and no `absent`.
+    What comes back has no NaN and no `absent`.
     """
     gone = np.isnan(block.start_s)
     if not gone.any():
@@ -73,6 +73,14 @@ def fill_block(block: Block, graph: Graph) -> Block:
     )
 
 
+def fill_again(block: Block, graph: Graph) -> Block:
+    """Fill what was filled by the graph that times show: what waits for other workers was taken to wait for its own alone."""
+    if block.filled is None:
+        return block
+    start_s, end_s = (np.where(block.filled, np.nan, times_s) for times_s in (block.start_s, block.end_s))
+    return fill_block(dataclasses.replace(block, start_s=start_s, end_s=end_s, filled=None), graph)
+
+
 def _copy_batches(batches: list[tuple[int, ...]], start_s: Seconds, end_s: Seconds) -> None:
     """Give lost operations of a blocking batch the times of those of the batch that were recorded."""
     for batch in batches:
@@ -85,8 +93,11 @@ def _copy_batches(batches: list[tuple[int, ...]], start_s: Seconds, end_s: Secon
 def _ready(node: int, graph: Graph, end_s: Seconds, block: Block, delay: float) -> Seconds:
     """Say when an operation would usually start: its launch delay after all that it waits for."""
     after = np.zeros(end_s.shape[1:])
-    for source in graph.waits[node]:
-        after = np.maximum(after, end_s[source])
+    for opened_s in (
+        *(end_s[source] for source in graph.waits[node]),
+        *(barrier.opens(end_s) for barrier in graph.barriers.get(node, ())),
+    ):
+        after = np.maximum(after, opened_s)
     return after + (delay if block.absent is None else np.where(block.absent[node], 0.0, delay))
 
 

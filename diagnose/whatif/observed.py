@@ -19,6 +19,7 @@ from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
 from diagnose.whatif.clocks import Clocks, carry_over, correct_clocks, correct_evidence, estimate_clocks
 from diagnose.whatif.dependencies import N_TYPES, essential_waits, find_events, number_kinds
+from diagnose.whatif.fill import fill_again
 from diagnose.whatif.graph import (
     Events,
     Graph,
@@ -132,9 +133,10 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     waits = [kind for kind, name in enumerate(trace.other_types) if name in WAITS]
     occupying, parts, others = carried.take(occupies), carried.take(inside), others.take(occupies[: len(others)])
     found = []
-    for block in blocks:
-        busy = find_busy(occupying, block)
-        graph = build_observed_graph(without_busy(block, busy), usual_start(block), has_dp=trace.job.has_dp)
+    for filled in blocks:
+        busy = find_busy(occupying, filled)
+        graph = build_observed_graph(without_busy(filled, busy), usual_start(filled), has_dp=trace.job.has_dp)
+        block = fill_again(filled, graph)
         graph = add_meetings(block, graph, busy)
         worked, graph = add_inner_waits(block, graph, find_inner_waits(parts, block, waits))
         delay = launch_delays(worked, graph)

@@ -54,8 +54,12 @@ UNNAMED = {
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_without_labels_gaps_say_which_computes_are_lost(schedule: str) -> None:
-    """Stretches of rows of some workers are lost, and no label names the others: nearly all stay where they were."""
+@pytest.mark.parametrize("is_counted", [False, True])
+def test_without_labels_gaps_say_which_computes_are_lost(schedule: str, *, is_counted: bool) -> None:
+    """Stretches of rows of some workers are lost, and no label names the others: nearly all stay where they were.
+
+    Where `is_counted` somebody has counted what was left.
+    """
     spec = JobSpec(pp=4, dp=2, microbatches=8, steps=10, noise=0.05, lacks=UNNAMED[schedule], **SCHEDULES[schedule])
     table = generate(spec).trace.sort_by([(name, "ascending") for name in ("step", "dp_rank", "stage", "start_ts")])
     whole = computes_of(table)
@@ -63,7 +67,11 @@ def test_without_labels_gaps_say_which_computes_are_lost(schedule: str) -> None:
     lost = np.zeros(len(table), dtype=bool)
     for first in rng.choice(len(table) - 12, 12, replace=False):
         lost[first : first + rng.integers(1, 12)] = True
-    found = computes_of(table.filter(pa.array(~lost)))
+    left = table.filter(pa.array(~lost))
+    if is_counted:
+        key = left.select(["step", "dp_rank", "stage", "optype"]).to_pandas()
+        left = left.append_column("seq_id", pa.array(key.groupby(list(key), observed=True).cumcount()))
+    found = computes_of(left)
     assert found.shape == whole.shape
     there = np.isfinite(found)
     moved = ~np.isclose(found[there], whole[there], atol=1e-9)

@@ -5,9 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
+from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
+from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.trace import Block, Trace
 from diagnose.whatif.batches import SampledLanes, find_batches
@@ -17,7 +21,7 @@ from diagnose.whatif.observed import measure_filled, observe
 from diagnose.whatif.replay import replay
 from diagnose.whatif.scenarios import prepare, typical_start
 from tests.jobs import Shape, hand_job, load, random_job
-from tests.judge.cases import make
+from tests.judge.cases import diagnose_table, make
 
 Cell = tuple[Op, int, int]  # type, stage, seq
 FIRST = (0, 0)  # the step that loses something, twice as fast as the other; its only dp rank
@@ -191,3 +195,25 @@ def test_the_usual_time_of_what_no_lane_has_is_that_of_its_type() -> None:
     block: Any = SimpleNamespace(nodes=SimpleNamespace(op=op))
     gone = np.full((2, 1), np.nan)
     assert _usual(block, [np.full((2, 1), 1.0), np.full((2, 1), 3.0), gone, gone]) == [1.0, 3.0, 2.0, 0.0]
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize(
+    ("pp", "dp", "microbatches", "p2p"),
+    [(4, 2, 8, "blocking"), (4, 4, 8, "asynchronous"), (4, 1, 8, "lazy"), (1, 8, 8, "blocking"), (5, 4, 1, "blocking")],
+)
+def test_stretches_of_lost_rows_leave_the_step_as_long(
+    pp: int, dp: int, microbatches: int, p2p: Any, *, collects: bool
+) -> None:
+    """A twentieth of all rows is lost, 15 at a time, and with them who waited for other workers, or for its last compute."""
+    spec = JobSpec(pp=pp, dp=dp, microbatches=microbatches, steps=24, noise=0.5, clip="all", p2p=p2p, rank_0_waits=True)
+    table = generate(spec, [WorkerFault(places=((dp - 1, 0),), slowdown=1.5)]).trace
+    table = table.sort_by([(name, "ascending") for name in ("step", "dp_rank", "stage", "start_ts")])
+    rng = np.random.default_rng(1)
+    lost = np.zeros(len(table), dtype=bool)
+    for first in rng.choice(len(table) - 15, len(table) // 300, replace=False):
+        lost[first : first + 15] = True
+    if not collects:
+        lost |= np.asarray(pc.equal(table["optype"], "gc"))
+    fidelity = diagnose_table(table.filter(pa.array(~lost))).fidelity
+    assert fidelity.replay_error < 0.005
