@@ -132,9 +132,9 @@ def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tup
 def _attribute_by_place(found: LongStalls) -> None:
     """Attribute the stalls that stand out by where they lie; those of one size at a time."""
     stalls, share = found.stalls, found.share
-    seconds = stalls.inside_s + stalls.before_s
-    left = share > _quiet_ratio(share, stalls, found.n_stages)
-    left &= (stalls.inside == 0) & (stalls.before == 0)
+    # What stands before a compute may have a reason of its own, and what is in it another.
+    seconds = _sum_unexplained(stalls)
+    left = share * seconds > _quiet_ratio(share, stalls, found.n_stages) * (stalls.inside_s + stalls.before_s)
     apart_s = _length_apart(seconds, left)
     for size in range(MAX_SIZES + (apart_s is not None)):
         if not left.any():
@@ -147,7 +147,22 @@ def _attribute_by_place(found: LongStalls) -> None:
         left &= ~long
         for attribute in BY_PLACE:
             attribute(dataclasses.replace(found, long=long))
-            long &= (stalls.inside == 0) & (stalls.before == 0)
+            places = np.flatnonzero(long)  # mostly few
+            np.put(long, places, _is_unexplained(stalls, places))
+
+
+def _sum_unexplained(stalls: Stalls) -> Seconds:
+    """Sum what is attributed to nothing yet in and before each compute, seconds."""
+    return np.where(stalls.inside == 0, stalls.inside_s, 0.0) + np.where(stalls.before == 0, stalls.before_s, 0.0)
+
+
+def _is_unexplained(stalls: Stalls, places: Ints) -> Bools:
+    """Say where something is attributed to nothing yet."""
+    found: Bools = np.logical_or(
+        (stalls.inside.take(places) == 0) & (stalls.inside_s.take(places) > 0),
+        (stalls.before.take(places) == 0) & (stalls.before_s.take(places) > 0),
+    )
+    return found
 
 
 def _length_apart(seconds: Seconds, left: Bools) -> float | None:

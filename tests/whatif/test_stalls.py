@@ -51,6 +51,7 @@ def judged(
     worker_ratio: np.ndarray | None = None,
     n_stages: int | None = None,
     reads_input: bool | None = None,
+    late: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Stalls:
     """Attribute hand-made stalls, without any evidence row; a stage has one chunk unless `n_stages` says otherwise."""
     work_s = np.ones(inside_s.shape)
@@ -64,6 +65,7 @@ def judged(
         work_s,
         np.ones((2, n_virtual, n_steps, n_dp)) if worker_ratio is None else worker_ratio,
         queued=None,
+        late=late,
         n_stages=n_stages or n_virtual,
         reads_input=reads_input,
     )
@@ -90,6 +92,28 @@ def test_collections_may_delay_a_forward_instead(before: bool) -> None:
     seconds, none = at_random(marked(FORWARD), 0.02, 1), nothing()
     stalls = judged(none, seconds) if before else judged(seconds, none)
     assert share_of(stalls, StallKind.COLLECTION) > 0.95
+
+
+def test_labels_are_late_where_inputs_are() -> None:
+    """The first stage waits for each microbatch, the last starts some late, no other: of who waits for others less is seen."""
+    first, last = at_random(marked(FORWARD, 0), 0.9, 1), at_random(marked(FORWARD, STAGES - 1), 0.06, 2)
+    known = np.where(first > 0, int(StallKind.INPUT), 0).astype(np.int8), np.zeros(first.shape, dtype=bool)
+    noise = at_random(marked(FORWARD, slice(1, STAGES - 1)), 0.01, 3)
+    stalls = judged(noise, first + last, late=known)
+    assert (stalls.before[first + last > 0] == StallKind.INPUT).all()
+    assert (judged(noise, last).before[last > 0] == StallKind.COLLECTION).all()
+
+
+def test_collections_in_forwards_that_begin_late_anyway() -> None:
+    """All begin each step late by as much, whatever for: collections of one rank that fall into the first forward are some, too."""
+    seconds = at_random(marked(FORWARD, microbatch=[0, 1], dp=0, n_microbatches=2), 0.15, 3)
+    begins = marked(FORWARD, microbatch=0, n_microbatches=2)
+    late = np.where(begins, int(StallKind.INPUT), 0).astype(np.int8), np.zeros(begins.shape, dtype=bool)
+    stalls = judged(seconds, np.where(begins, 0.3, 0.0), late=late)
+    collected = stalls.of_kind(StallKind.COLLECTION)[0]
+    assert (seconds[:, :, 0] > 0).sum() >= 5
+    assert (collected == (seconds > 0)).all()
+    assert (stalls.before[begins] == StallKind.INPUT).all()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -68,8 +68,12 @@ class LongStalls:
         return np.asarray(found & self.long[1:])
 
     def late_or_long(self, *place: int) -> tuple[Bools, Bools]:
-        """Mark the computes at a place that mostly start late, and those that mostly stand still."""
-        before_s, inside_s = self.stalls.before_s[place], self.stalls.inside_s[place]
+        """Mark the computes at a place that mostly start late, and those that mostly stand still, by what is not attributed yet."""
+        stalls = self.stalls
+        before_s, inside_s = (
+            np.where(kinds[place] == 0, seconds[place], 0.0)
+            for seconds, kinds in ((stalls.before_s, stalls.before), (stalls.inside_s, stalls.inside))
+        )
         return before_s > inside_s, before_s <= inside_s
 
 

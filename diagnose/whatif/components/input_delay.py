@@ -50,6 +50,10 @@ def attribute_to_input(found: LongStalls) -> None:
             at[0, reader, 0] |= _firsts_of_steps(here)
             at[0, reader] |= _all_at_once(here)
             at[0, reader] |= _every_forward(here, at[0, reader])
+    *_, last = readers
+    if last and _is_each(at[0, 0] | found.stalls.of_kind(StallKind.INPUT)[1][0, 0]):
+        # Where inputs are late for every microbatch so are labels, as far as they are seen to be.
+        at[0, last] |= found.late_or_long(0, last)[0]
     found.assign(at & found.long, StallKind.INPUT)
 
 

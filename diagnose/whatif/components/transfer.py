@@ -128,6 +128,9 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
                 in_step = median(own, axis=0)
                 level = np.where(in_step > slow_step, np.maximum(level, in_step), level)
             slow = level > slow_level
+            if ordinary.stretch is not None:
+                slow |= ordinary.stretch[:, None]
+                level = np.where(ordinary.stretch[:, None], np.maximum(level, own.max(axis=0)), level)
             if not slow.any() and not (own > longest).any():
                 continue
             if op in P2P and usual > 0 and _is_of_few_ranks(slow):
@@ -215,6 +218,8 @@ class _Ordinary:
     top_s: float
     #: A place whose median is above is slow: beyond what places differ by.
     slow_s: float
+    #: Steps, shape (n_steps,), in which the only place that it was measured on is slow, one after the other.
+    stretch: Bools | None = None
 
     @property
     def far_s(self) -> float:
@@ -259,19 +264,21 @@ def _measure_place(seconds: Seconds) -> _Ordinary:
     """
     seconds = seconds.reshape(-1, len(seconds) if seconds.ndim == 1 else seconds.shape[1])  # (n_nodes, n_steps)
     row = seconds[np.isfinite(seconds)]
+    by_step = nan_median(seconds, axis=0)
+    known = np.isfinite(by_step)
+    slow = np.zeros(len(by_step), dtype=bool)
+    slow[known] = upper_stretch(np.sqrt(np.maximum(by_step[known], 0.0)))
+    if not slow.any() or nan_median(by_step[slow], axis=0) <= SLOW_STEP_RATIO * nan_median(by_step[~slow], axis=0):
+        slow[:] = False
     upper = upper_level(row)
     if upper.any():
         row = row[~upper]
-    else:
-        by_step = nan_median(seconds, axis=0)
-        known = np.isfinite(by_step)
-        slow = np.zeros(len(by_step), dtype=bool)
-        slow[known] = upper_stretch(np.sqrt(np.maximum(by_step[known], 0.0)))
-        if slow.any() and nan_median(by_step[slow], axis=0) > SLOW_LINK_RATIO * nan_median(by_step[~slow], axis=0):
-            row = seconds[:, ~slow][np.isfinite(seconds[:, ~slow])]
+    elif slow.any():
+        row = seconds[:, ~slow][np.isfinite(seconds[:, ~slow])]
     usual = max(float(median(row)), 0.0)
     sigma = max(usual - float(np.quantile(row, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
-    return _Ordinary(usual, usual + TOP_DEVIATIONS * sigma, SLOW_LINK_RATIO * usual)
+    top = usual + TOP_DEVIATIONS * sigma
+    return _Ordinary(usual, top, SLOW_LINK_RATIO * usual, slow if slow.any() else None)
 
 
 def _measure_group(seconds: Seconds, group_s: float, equals: _Ordinary, link_ratio: float | None) -> _Ordinary:
