@@ -60,8 +60,8 @@ READS_AS = {
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "input.silent_share": "part of them on workers that have data-load rows in half of the steps, none of which tells of it; 1 a "
     "loader is seen, and is not late then; misleads where the job reads data by other means, too",
-    "collection.silent_share": "part of them on workers whose collections have gc rows, none of which tells of it; 1 collections "
-    "are recorded, and these are none",
+    "collection.silent_share": "part of them that no gc row tells of, in a job that has such rows; 1 collections are recorded, and "
+    "these are none; misleads where some workers record theirs and others do not",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
     "allocator.place_chance": "chance that so many of all stalls of backwards lie on the workers with stalls of the allocator, did "
@@ -276,7 +276,7 @@ def _share_between(breakdown: Breakdown, paused_s: Seconds) -> Feature:
 
 
 def _silent_collections(breakdown: Breakdown, evidence: Evidence, paused_s: Seconds, *, records_gc: bool) -> Feature:
-    """Say which part of the seconds paused as if by collections is on workers whose collections are recorded, and are not these."""
+    """Say which part of the seconds paused as if by collections no row tells of, in a job whose collections are recorded."""
     stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
     told = np.logical_or(*stalls.told_of(StallKind.COLLECTION))
     all_s, silent_s = (
@@ -286,10 +286,9 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence, paused_s: Seco
         all_s = all_s + breakdown.collected_s.sum(axis=1)
     if not all_s.any():
         return Feature.missing("no compute stalls in that way")
-    rows = np.flatnonzero((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s))
-    seen = np.full(all_s.shape, records_gc)
-    seen[evidence.stage[rows], evidence.dp[rows]] = True
-    return Feature(float(silent_s[seen].sum() / all_s.sum()))
+    # Who records collections records all of them; rows that took nothing are calls that a job made itself.
+    seen = records_gc or bool(((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s)).any())
+    return Feature(float(silent_s.sum() / all_s.sum()) if seen else 0.0)
 
 
 def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, records_gc: bool) -> Feature:

@@ -36,8 +36,8 @@ MAX_SIZES = 3
 #: ... after those in forwards that are so many times as long as any other stall: single collections stand out so (arXiv 2505.05713,
 #: section 5.4, and a public trace of Primus: 240 to 280 ms beside 20 ms).
 APART_RATIO = 4.0
-#: In this order the place of a stall is asked what it says: each takes what the ones before it left, collections come last.
-BY_PLACE = (attribute_to_plan, attribute_to_saves, attribute_to_input, attribute_to_allocator, attribute_to_collection)
+#: In this order the place of a stall is asked what it says: each takes what the ones before it left, collections come after them.
+BY_PLACE = (attribute_to_plan, attribute_to_saves, attribute_to_input, attribute_to_allocator)
 
 
 def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
@@ -132,7 +132,6 @@ def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tup
 def _attribute_by_place(found: LongStalls) -> None:
     """Attribute the stalls that stand out by where they lie; those of one size at a time."""
     stalls, share = found.stalls, found.share
-    # What stands before a compute may have a reason of its own, and what is in it another.
     seconds = _sum_unexplained(stalls)
     left = share * seconds > _quiet_ratio(share, stalls, found.n_stages) * (stalls.inside_s + stalls.before_s)
     apart_s = _length_apart(seconds, left)
@@ -146,9 +145,11 @@ def _attribute_by_place(found: LongStalls) -> None:
         long = left & (seconds >= least_s)
         left &= ~long
         for attribute in BY_PLACE:
-            attribute(dataclasses.replace(found, long=long))
-            places = np.flatnonzero(long)  # mostly few
-            np.put(long, places, _is_unexplained(stalls, places))
+            attribute(dataclasses.replace(found, long=long & (stalls.inside == 0) & (stalls.before == 0)))
+        # What begins late for something else may stand still besides: that only collections choose no place for.
+        places = np.flatnonzero(long)  # mostly few
+        np.put(long, places, _is_unexplained(stalls, places))
+        attribute_to_collection(dataclasses.replace(found, long=long))
 
 
 def _sum_unexplained(stalls: Stalls) -> Seconds:

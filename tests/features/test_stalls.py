@@ -513,12 +513,13 @@ def test_what_stops_forwards_that_have_begun_loads_or_collects(n_steps: int, dou
     assert values(stalled(pauses, n_stages=1, n_dp=3), "input")["collected_doubt"] == pytest.approx(doubt)
 
 
-def test_where_all_collections_are_recorded_no_other_pause_is_one() -> None:
-    """Half of the pauses are on a worker without rows: whether that had none is else not known."""
+def test_where_collections_are_recorded_no_other_pause_is_one() -> None:
+    """One worker has a row, or the job says that it records them: then pauses of the other without rows are none."""
     parts = stalled(of(StallKind.COLLECTION, {(FORWARD, 0, 0, step, step % 2): 4.0 for step in range(4)}))
     rows = evidence([(Op.GC, 103)])
-    unsaid, said = (measure_stalls(parts, rows, job)["collection.silent_share"].value for job in (None, RECORDED))
-    assert (unsaid, said) == (0.5, 1.0)
+    calls = dataclasses.replace(rows, end_s=rows.start_s)
+    asked = [(rows, None), (calls, None), (calls, RECORDED)]
+    assert [measure_stalls(parts, *of_job)["collection.silent_share"].value for of_job in asked] == [1.0, 0.0, 1.0]
 
 
 @pytest.mark.parametrize(("n_stages", "doubt"), [(1, COLLECTED_CHANCE), (2, 0.0)])
