@@ -68,7 +68,7 @@ def read_snapshots(text: str, into: Gathering, *, host: str, when_s: float | Non
     """
     n_read = n_timeless = 0
     for part, name, time in _list_parts(text, host, when_s):
-        reader = _Part(name or host)
+        reader = _Part()
         for line in part:
             reader.take(line)
         when = time or reader.time_s
@@ -104,8 +104,7 @@ def _list_parts(text: str, host: str, when_s: float | None) -> list[tuple[list[s
 class _Part:
     """Reads the lines of one snapshot."""
 
-    def __init__(self, host: str) -> None:
-        self.host = host
+    def __init__(self) -> None:
         self.time_s: float | None = None
         self.found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self._port = ""

@@ -76,8 +76,6 @@ class GrowingTrace:
         self.job: dict[str, Any] = {}
         #: The last step that is whole in the file; `NO_STEP` where none is.
         self.last_step = NO_STEP
-        #: False where the file is gone, or was never whole.
-        self.is_there = False
         #: True where the last look found the file of another start of the job in its place.
         self.has_restarted = False
         #: True where rows could not be read because the file was written anew since the last look.
@@ -97,7 +95,7 @@ class GrowingTrace:
         try:
             found = self.path.stat()
         except OSError:
-            self.is_there, self._stamp = False, None
+            self._stamp = None
             return False
         if not stat.S_ISREG(found.st_mode):  # a pipe would be waited for
             return False
@@ -119,9 +117,8 @@ class GrowingTrace:
                 ends = list(itertools.accumulate(group.num_rows for group in groups))
                 strings = strings_in(footer)
         except (*UNREADABLE, OSError, ValueError, RecursionError):  # half-written, or no trace: it is looked at again
-            self.is_there = False
             return False
-        self._stamp, self._metadata, self.job, self.is_there = stamp, metadata, job, True
+        self._stamp, self._metadata, self.job = stamp, metadata, job
         self._ends, self._lasts, self._strings = ends, lasts, strings
         self.last_step = self._find_last()
         self.has_restarted = is_another or (is_shorter and "started_at" not in job and self.last_step < self.mark)

@@ -92,8 +92,6 @@ def is_inspector(head: bytes) -> bool:
 class _Process:
     """What one process left: rows, and its rank in each communicator."""
 
-    host: str
-    pid: int
     rows: RankRows
     ranks: dict[int, int]
     first_us: int = 0
@@ -139,7 +137,7 @@ class _Reader:
             key = (by.hostname[:_MAX_NAME], by.pid)
             process = found.get(key)
             if process is None:
-                process = found[key] = _Process(*key, RankRows(NONE, written_s=written_s, host=key[0]), {})
+                process = found[key] = _Process(RankRows(NONE, written_s=written_s, host=key[0]), {})
             self.n_lost += len(kept) == self._limit
             kept.append(self._read_operation(process, of, by, operation))
         for process, row in kept:

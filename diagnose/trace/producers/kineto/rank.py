@@ -72,7 +72,6 @@ class Rank:
     gpu_type: str | None
     dropped: Counter[tuple[str, str]]
     warnings: tuple[str, ...]
-    n_bytes: int
 
 
 def read_rank(path: Path, where: str) -> Rank:
@@ -120,7 +119,6 @@ def read_rank(path: Path, where: str) -> Rank:
         gpu_type=_gpu_type(header.get("deviceProperties")),
         dropped=reader.made.dropped + Counter({(what, "not understood"): n for what, n in found.dropped.items()}),
         warnings=tuple(warnings),
-        n_bytes=found.stream.n_bytes,
     )
 
 

@@ -130,12 +130,6 @@ class OperationReader:
 
     # -- annotations
 
-    def _named(self, prefix: str) -> list[tuple[float, float]]:
-        """List the annotations whose name begins so, by start."""
-        keys = np.array([name.startswith(prefix) for name in self.found.names], dtype=bool)
-        spans = self.found.annotations
-        return list(spans.take(keys[spans.key]).ranges())
-
     def _list_named(self) -> list[tuple[NamedOperation, float, float, int, int]]:
         """List the annotations that name operations: what, start, end, number of the name, and how often it came before."""
         meanings = [parse_annotation(name) for name in self.found.names]
