@@ -68,7 +68,7 @@ def _put_in_order(folder: Path, files: Sequence[Path], name: str) -> LogsBeside 
     warnings = []
     for file in files:
         try:
-            log = load_log(InputFiles(file, (file,)), name=name_in(folder, file, name), report=_ignore)
+            log = load_log(InputFiles(file, (file,)), name=name_in(folder, file, name))
         except TraceError as error:
             warnings.append(f"a training log of the folder is not used: {error}")
             continue
@@ -91,9 +91,7 @@ def _put_in_order(folder: Path, files: Sequence[Path], name: str) -> LogsBeside 
     kept.sort(key=lambda pair: (_begins(pair[1]), pair[0]))
     ordered = tuple(file for file, _ in kept)
     listed = ", ".join(file.relative_to(folder).as_posix() for file in ordered)
-    return LogsBeside(
-        load_log(InputFiles(folder, ordered), name=f"{name}/{{{listed}}}", report=_ignore), tuple(warnings)
-    )
+    return LogsBeside(load_log(InputFiles(folder, ordered), name=f"{name}/{{{listed}}}"), tuple(warnings))
 
 
 def _says_the_same(log: "TrainingLog", other: "TrainingLog") -> bool:
@@ -114,7 +112,3 @@ def _begins(log: "TrainingLog") -> float:
     """Say when a log begins; logs without stamps come last, by their names."""
     stamps = log.stamp_s[np.isfinite(log.stamp_s)]
     return float(stamps.min()) if len(stamps) else math.inf
-
-
-def _ignore(line: str) -> None:
-    """Ignore a line of progress."""

@@ -119,15 +119,11 @@ class LogSource:
         """Count the steps that lines tell of."""
         with _lay_out(self._path.name, content) as path:
             try:
-                return len(load_log(InputFiles(path, (path,)), name=str(path), report=_ignore).iteration)
+                return len(load_log(InputFiles(path, (path,)), name=str(path)).iteration)
             except DiagnoseError:  # no line of a step yet
                 return 0
             finally:
                 forget_heads()
-
-
-def _ignore(line: str) -> None:
-    """Ignore a line of progress."""
 
 
 @contextlib.contextmanager

@@ -39,6 +39,10 @@ REPORT_BLOCKS = 64
 Report = Callable[[str], None]
 
 
+def _ignore(line: str) -> None:
+    """Ignore a line of progress."""
+
+
 def is_log(inputs: InputFiles) -> bool:
     """Say whether one of the first files is a training log, by a sample of each; never raises."""
     return any(_is_log(inputs, file) for file in inputs.files[:FILES_ASKED])
@@ -72,7 +76,7 @@ def load_log(
     inputs: InputFiles,
     *,
     name: str,
-    report: Report,
+    report: Report = _ignore,
     steps: Ints | None = None,
     column: str | None = None,
     unit: str | None = None,

@@ -184,12 +184,8 @@ def _read_step_times(logs: InputFiles, name: str) -> Seconds | None:
     files = tuple(file for file in logs.files if is_log(InputFiles(logs.path, (file,))))
     if not files:
         return None
-    log = load_log(InputFiles(logs.path, files), name=name, report=_ignore)
+    log = load_log(InputFiles(logs.path, files), name=name)
     return np.asarray(log.step_s[log.attempt == log.attempt.max()])
-
-
-def _ignore(line: str) -> None:
-    """Ignore a line of progress."""
 
 
 def _close_gaps(columns: Seconds, attempt: Ints) -> Seconds:
