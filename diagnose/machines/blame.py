@@ -140,7 +140,6 @@ def _from_deviations(grid: Grid, deviations: Iterable[Deviation]) -> Iterable[Ev
             value=first.value,
             peers=first.peers,
             score=abs(first.score),
-            effect=abs(first.effect),
             devices=() if is_whole else tuple(devices),
         )
 

@@ -94,8 +94,8 @@ STANDS_OUT, MIN_PEERS = 8.0, 5
 class Deviation:
     """A machine, or a part of it, that differs from its peers more than before.
 
-    `since_s` is in Unix seconds; `value` and `peers` are means since then, in the unit of the metric; `effect` is the difference in
-    parts of the usual level, or in decades; `score` counts standard deviations.
+    `since_s` is in Unix seconds; `value` and `peers` are means since then, in the unit of the metric; `score` counts standard
+    deviations.
     """
 
     host: int
@@ -103,7 +103,6 @@ class Deviation:
     device: str
     direction: Direction
     since_s: float
-    effect: float
     score: float
     value: float
     peers: float
@@ -163,7 +162,6 @@ def list_standing(grid: Grid, role: Ints) -> list[Deviation]:
                     device=level.devices[device],
                     direction="falls",
                     since_s=grid.from_s,
-                    effect=float(effect[host, device]),
                     score=float(score[host, device]),
                     value=float(usual[host, device]),
                     peers=float(peers[host, device]),
@@ -272,7 +270,6 @@ def _compare(
                     grid.time_of(span.start + at),
                     NEAR * grid.bin_s,
                 ),
-                effect=effect,
                 score=float(best[row]),
                 value=float(np.nanmean(raw[row, after])),
                 peers=float(np.nanmean(middle[after])) if np.isfinite(middle[after]).any() else float("nan"),

@@ -49,7 +49,6 @@ class Evidence:
     value: float
     peers: float
     score: float = 0.0
-    effect: float = 0.0
     devices: tuple[str, ...] = ()
 
 

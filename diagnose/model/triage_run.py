@@ -83,7 +83,6 @@ class Progress:
     n_failed: int
     n_running: int
     took_s: float
-    is_final: bool = False
 
     @property
     def rate(self) -> float:

@@ -35,8 +35,6 @@ PROVEN_GAP = 0.01
 _LEFT_SHARE = 0.001
 #: Variables of one problem; above it building the problem would outlast any limit.
 _MAX_VARIABLES = 2_000_000
-#: A part of a document above which it is whole, in the solver's floating point.
-_WHOLE = 0.99
 
 
 def pack_exact(docs: Documents, *, limit_s: float, together: int = 1) -> Packing:

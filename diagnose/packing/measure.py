@@ -20,9 +20,7 @@ class Measured:
     costs: Seconds
     #: Shape (n_batches, n_microbatches).
     tokens: Ints
-    #: Shape (n_batches,). Largest over mean cost of the microbatches of a batch, 1 = balanced; NaN for a batch without documents.
-    imbalance: Seconds
-    #: Over batches with documents; 1 where there is none.
+    #: Largest over mean cost of the microbatches of a batch, 1 = balanced; over batches with documents, 1 where there is none.
     mean_imbalance: float
     max_imbalance: float
     #: Sum of the largest over sum of the mean costs: the same ratio with dear batches counting for what they cost.
@@ -53,8 +51,7 @@ def measure(packing: Packing, cost: Cost, window: int) -> Measured:
     costs, tokens = sum_microbatches(p, cost)
     largest, mean = costs.max(axis=1, initial=0.0), costs.sum(axis=1) / p.n_microbatches
     used = tokens.sum(axis=1) > 0
-    imbalance = np.full(p.n_batches, np.nan)
-    imbalance[used] = largest[used] / mean[used]
+    imbalance = largest[used] / mean[used]
     waits = p.batch < 0
     moved = np.where(waits, p.n_batches, p.batch) - p.arrives
     late, early = np.maximum(moved, 0), np.maximum(-moved, 0)
@@ -63,9 +60,8 @@ def measure(packing: Packing, cost: Cost, window: int) -> Measured:
     return Measured(
         costs,
         tokens,
-        imbalance,
-        mean_imbalance=float(imbalance[used].mean()) if used.any() else 1.0,
-        max_imbalance=float(imbalance[used].max()) if used.any() else 1.0,
+        mean_imbalance=float(imbalance.mean()) if used.any() else 1.0,
+        max_imbalance=float(imbalance.max()) if used.any() else 1.0,
         slowdown=float(largest[used].sum() / mean[used].sum()) if used.any() else 1.0,
         delayed_share=float(p.lengths[late > 0].sum()) / all_tokens,
         mean_delay=float((late * p.lengths).sum()) / all_tokens,

@@ -34,9 +34,8 @@ class OperationFacts:
     labels: tuple[str, ...]
     #: One a node: node of the compute whose data a point-to-point operation moves; -1 for all others.
     serves: tuple[int, ...]
-    #: Shape (n_nodes, n_lanes): when the last of those that move together had started; of a compute its own start.
-    ready_s: Seconds
-    #: Shape (n_nodes, n_lanes): end minus that, seconds, at least 0.
+    #: Shape (n_nodes, n_lanes): end minus when the last of those that move together had started, of a compute its own start;
+    #: seconds, at least 0.
     own_s: Seconds
     #: Shape (n_nodes, n_lanes): launch delay of computes and sends: start after what the operation visibly waits for (its
     #: stream, its data, the parameters of its chunk), seconds, at least 0; NaN for all others.
@@ -47,12 +46,10 @@ def describe_operations(timeline: Timeline) -> OperationFacts:
     """Say of each operation what it is called and how its time is made up; all dp ranks, as collectives wait for the last."""
     places = _Places(timeline.nodes)
     serves = match_transfers(timeline.nodes)
-    ready_s = _ready(timeline, places)
     return OperationFacts(
         labels=tuple(_label(timeline.nodes, node, serves.get(node, -1)) for node in range(len(timeline.nodes))),
         serves=tuple(serves.get(node, -1) for node in range(len(timeline.nodes))),
-        ready_s=ready_s,
-        own_s=np.maximum(timeline.end_s - ready_s, 0.0),
+        own_s=np.maximum(timeline.end_s - _ready(timeline, places), 0.0),
         delay_s=_delays(timeline, places, serves),
     )
 

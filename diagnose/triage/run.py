@@ -149,7 +149,7 @@ class _Runner:
             self._do(elsewhere, pool)
             self._do_retries(pool)
         self.tally.n_elsewhere += len(self._taken_elsewhere)
-        self._show_progress(is_final=True)
+        self._show_progress()
 
     # ---- Doing jobs ----
 
@@ -337,11 +337,11 @@ class _Runner:
             else:
                 self.tally.add(outcome.row)
 
-    def _show_progress(self, *, is_final: bool = False) -> None:
+    def _show_progress(self) -> None:
         """Say how far it has come."""
         took_s = time.perf_counter() - self._work_began_s
         tally = self.tally
-        self._watch(Progress(self._n_jobs, tally.n_done, len(tally.failed), len(self._running), took_s, is_final))
+        self._watch(Progress(self._n_jobs, tally.n_done, len(tally.failed), len(self._running), took_s))
 
 
 def _failure(outcome: Outcome) -> str | None:
