@@ -52,7 +52,6 @@ class _Table:
 
     communicator: int
     ranks: Ints
-    numbers: Ints
     content: Ints
     seconds: Seconds
 
@@ -109,7 +108,7 @@ def _tabulate(recorded: Collectives, values: Seconds) -> list[_Table]:
         content[at, column] = recorded.content[own]
         whole = np.isfinite(table).all(axis=1)
         if whole.sum() >= _MIN_CALLS:
-            tables.append(_Table(g, there, numbers[whole], content[whole, 0], table[whole]))
+            tables.append(_Table(g, there, content[whole, 0], table[whole]))
     return tables
 
 

@@ -88,13 +88,12 @@ class RuleFix:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuleTest:
-    """A case beside the rule: features, each with its line in the file, and whether the rule must fire."""
+    """A case beside the rule: features, and whether the rule must fire."""
 
     name: str
     features: dict[str, float | None]
     fires: bool
     line: int
-    lines: dict[str, int] = dataclasses.field(default_factory=dict)
 
 
 #: Headings that a rule in the place of another may leave out: they say what is so of the cause, not when the rule fires.

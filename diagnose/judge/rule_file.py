@@ -177,7 +177,6 @@ class _Reader(YamlReader):
         """Read one test case."""
         fields = self.mapping(node, ("name", "features", "fires"))
         features: dict[str, float | None] = {}
-        lines: dict[str, int] = {}
         values = fields.get("features")
         if not isinstance(values, yaml.MappingNode):
             self.fault(values or node, "expected features with numbers, or null for one that could not be measured")
@@ -186,13 +185,11 @@ class _Reader(YamlReader):
                 is_null = isinstance(value, yaml.ScalarNode) and str(value.value) in ("null", "~", "")
                 name = self.feature(key)
                 features[name] = None if is_null else self.number(value)
-                lines[name] = key.start_mark.line + 1
         return RuleTest(
             name=self.text(fields.get("name")),
             features=features,
             fires=self.flag(fields.get("fires")),
             line=node.start_mark.line + 1,
-            lines=lines,
         )
 
 

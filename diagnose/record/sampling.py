@@ -59,21 +59,6 @@ class Sampling:
         n_cuts = math.ceil(math.log(cost_share / MAX_COST_SHARE, CUT)) if cost_share > MAX_COST_SHARE else 0
         return dataclasses.replace(self, n_cuts=n_cuts)
 
-    def window(self, step: int) -> int | None:
-        """Number the window that a step is recorded in; None where it is not recorded.
-
-        Parameters
-        ----------
-        step : int
-            How many steps came before.
-
-        >>> [step for step in range(280) if step >= 200 and Sampling(0.1).window(step) is not None]
-        [228, 229, 230, 231, 272, 273, 274, 275]
-        >>> Sampling(1.0).window(7)
-        1
-        """
-        return self.span(step)[0]
-
     def span(self, step: int) -> tuple[int | None, int]:
         """Give the window of a step, and before which step nothing changes.
 

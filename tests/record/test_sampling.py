@@ -16,7 +16,7 @@ from diagnose.record.steps import Steps
 def test_share(share):
     """Of the first thousand windows the part that was asked for is recorded."""
     steps = range(DENSE_STEPS, DENSE_STEPS + 4_000)
-    recorded = sum(Sampling(share).window(step) is not None for step in steps)
+    recorded = sum(Sampling(share).span(step)[0] is not None for step in steps)
     assert recorded / len(steps) == pytest.approx(share, rel=0.35)
 
 
@@ -24,7 +24,7 @@ def test_windows_are_consecutive():
     """Each window is a run of consecutive steps: what one step leaves to the next can be seen."""
     windows = {}
     for step in range(2000):
-        window = Sampling(0.1).window(step)
+        window = Sampling(0.1).span(step)[0]
         if window is not None:
             windows.setdefault(window, []).append(step)
     assert all(steps == list(range(steps[0], steps[0] + WINDOW_STEPS)) for steps in windows.values())
@@ -32,9 +32,9 @@ def test_windows_are_consecutive():
 
 def test_short_jobs():
     """The first steps are all recorded, in windows as the others: a short job has no others."""
-    windows = [Sampling(0.01).window(step) for step in range(DENSE_STEPS)]
+    windows = [Sampling(0.01).span(step)[0] for step in range(DENSE_STEPS)]
     assert windows == [step // WINDOW_STEPS for step in range(DENSE_STEPS)]
-    assert Sampling(0.01).window(100 * DENSE_STEPS) not in windows
+    assert Sampling(0.01).span(100 * DENSE_STEPS)[0] not in windows
 
 
 def test_less_where_it_costs():
@@ -43,20 +43,20 @@ def test_less_where_it_costs():
     few, fewer = asked.cut(0.08), asked.cut(0.5)
     assert asked.cut(0.04) == asked and (few.part, fewer.part) == (0.1 / CUT, 0.1 / CUT**2)
     steps = range(DENSE_STEPS, 40_000)
-    recorded = [{step for step in steps if sampling.window(step) is not None} for sampling in (asked, few, fewer)]
+    recorded = [{step for step in steps if sampling.span(step)[0] is not None} for sampling in (asked, few, fewer)]
     assert recorded[0] > recorded[1] > recorded[2]
     assert [len(found) / len(steps) for found in recorded] == pytest.approx([0.1, 0.1 / CUT, 0.1 / CUT**2], rel=0.2)
 
 
 def test_long_jobs():
     """A long job is recorded ever more rarely, and to its end."""
-    recorded = [step for step in range(1_000_000) if Sampling(0.1).window(step) is not None]
+    recorded = [step for step in range(1_000_000) if Sampling(0.1).span(step)[0] is not None]
     assert 10_000 < len(recorded) < 25_000 and recorded[-1] > 990_000
 
 
 def test_windows_do_not_keep_time():
     """What comes every 40 steps, as long as a block, is in some windows and not in others."""
-    hit = [Sampling(0.1).window(step) is not None for step in range(DENSE_STEPS + 7, 40_000, 40)]
+    hit = [Sampling(0.1).span(step)[0] is not None for step in range(DENSE_STEPS + 7, 40_000, 40)]
     assert 0.03 < sum(hit) / len(hit) < 0.3
 
 
@@ -73,8 +73,8 @@ def test_spans(sampling):
     step = 0
     while step < 60_000:
         window, end = sampling.span(step)
-        assert end > step and {sampling.window(step), sampling.window(end - 1)} == {window}
-        assert window is None or sampling.window(end) != window
+        assert end > step and {sampling.span(step)[0], sampling.span(end - 1)[0]} == {window}
+        assert window is None or sampling.span(end)[0] != window
         step = end
 
 
@@ -103,5 +103,5 @@ def test_steps_that_are_not_recorded(n_parts):
             n_calls.append(calls_of(steps.abandon if n == 1500 and part == n_parts - 1 else steps.end))
     steps.close()
     recorded = {step.number for step in log.clock.moments}
-    assert recorded == {n + 7 if n else 0 for n in range(3000) if n != 1500 and sampling.window(n) is not None}
+    assert recorded == {n + 7 if n else 0 for n in range(3000) if n != 1500 and sampling.span(n)[0] is not None}
     assert n_parts > 1 or statistics.median(n_calls) == 1

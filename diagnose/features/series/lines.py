@@ -52,7 +52,6 @@ class Lines:
     steps: Floats
     #: Of a step, over that of most lines; 1 where it says nothing of step times.
     work: Floats
-    attempt: Ints
     #: First line of an attempt.
     begins: Bools
     stamp_s: Seconds
@@ -98,7 +97,6 @@ def keep_lines(log: TrainingLog) -> Lines:
         step_s=step_s,
         steps=steps[kept],
         work=work,
-        attempt=attempt,
         begins=np.r_[True, np.diff(attempt) > 0],
         stamp_s=log.stamp_s[kept],
         interval=interval,
