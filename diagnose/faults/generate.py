@@ -27,14 +27,12 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import NOISE, JobSpec
 from diagnose.faults.world import draw_world, name_world
 from diagnose.model.optype import EVIDENCE, NAMES
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import TOKEN_COLUMNS, Seconds
 
 #: How many of ten random jobs are healthy, and have one, two, three faults, as far as their shapes can have them.
 N_FAULTS_SHARES = (0.2, 0.46, 0.23, 0.11)
 #: How many shapes are drawn for causes before fewer of them do.
 MAX_SHAPES = 20
-#: Columns of a trace that are evidence.
-EVIDENCE_COLUMNS = ("tokens", "tokens_sq", "expert_tokens")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ def strip_evidence(table: pa.Table) -> pa.Table:
     """
     names = pa.array([NAMES[op] for op in EVIDENCE])
     kept = table.filter(pc.invert(pc.is_in(table["optype"].cast(pa.string()), names)))
-    return kept.drop_columns([name for name in EVIDENCE_COLUMNS if name in kept.column_names])
+    return kept.drop_columns([name for name in TOKEN_COLUMNS if name in kept.column_names])
 
 
 def write_job(job: Job, path: Path) -> None:

@@ -122,11 +122,6 @@ def _report(found: _Found, facts: LogFacts, job: Job, rule: Rule | None) -> Caus
     )
 
 
-def _share(facts: LogFacts, lost_s: float) -> float:
-    """Give seconds as a part of all time that the log tells of."""
-    return lost_s / facts.ledger.total_s if facts.ledger is not None and facts.ledger.total_s > 0 else 0.0
-
-
 # ------------------------------------------------------------------------------------------ windows
 
 
@@ -138,7 +133,7 @@ def _find_windows(facts: LogFacts, least: float) -> Iterator[_Found]:
     of_ramps = sum(ramp.lost_s for ramp in facts.ramps)
     ramp = facts.ramps[-1] if of_ramps > RAMP_SHARE * facts.lost_s else None
     now_s = max(facts.slow_s, ramp.to_step_time if ramp is not None and goes_on else 0.0)
-    recoverable = 1.0 - facts.usual_s / now_s if goes_on or facts.ledger is None else _share(facts, facts.lost_s)
+    recoverable = 1.0 - facts.usual_s / now_s if goes_on or facts.ledger is None else facts.share_of(facts.lost_s)
     if recoverable < least:
         return
     restart = _find_restart(facts)
@@ -257,7 +252,7 @@ def _describe_windows(cause: str, facts: LogFacts) -> Iterator[EvidenceItem]:
         return
     spans = [f"{w.first} to {w.last}" for w in facts.windows]
     more = f" and {len(spans) - 4} more" if len(spans) > 4 else ""
-    share = _share(facts, facts.lost_s)
+    share = facts.share_of(facts.lost_s)
     text = f"{len(spans)} slow windows, {write_percent(share)} of all time: iterations {', '.join(spans[:4])}{more}"
     yield EvidenceItem("log", f"{cause}/log-windows", text, {"windows": len(spans), "lost_s": facts.lost_s})
 
@@ -296,7 +291,7 @@ def describe_ranks(cause: str, facts: LogFacts) -> list[EvidenceItem]:
 def _find_spikes(facts: LogFacts, least: float) -> Iterator[_Found]:
     """Say what single slow iterations are: what the log tells of at them, or what has their period; else unknown."""
     for spikes in facts.spikes:
-        share = _share(facts, spikes.lost_s)
+        share = facts.share_of(spikes.lost_s)
         if share < least or is_planned(spikes):
             continue
         cause, certain = _name_spikes(spikes, [one.period for one in facts.spikes if one.period])

@@ -233,6 +233,10 @@ class LogFacts:
     #: When the last line was written, in whatever zone the log has; None where lines bear no time.
     ended_s: float | None = None
 
+    def share_of(self, seconds: float) -> float:
+        """Give seconds as a part of all time that the log tells of."""
+        return seconds / self.ledger.total_s if self.ledger is not None and self.ledger.total_s > 0 else 0.0
+
     def to_document(self) -> LogDocument:
         """Give the `log` of the JSON of a diagnosis."""
         return LogDocument(

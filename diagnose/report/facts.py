@@ -223,7 +223,7 @@ def describe_log(log: LogFacts) -> str:
     said += [
         describe_spikes(log, spikes)
         for spikes in log.spikes[:MAX_SPIKES]
-        if _share(log, spikes.lost_s) >= WORTH_TELLING
+        if log.share_of(spikes.lost_s) >= WORTH_TELLING
     ]
     shown = log.restarts[:MAX_RESTARTS]
     said += [_describe_restart(log, restart) for restart in shown]
@@ -259,7 +259,7 @@ def describe_spikes(log: LogFacts, spikes: LogSpikes) -> str:
         (what, "") if spikes.count == 1 else (what.replace("slow one", "slow ones").replace("stop ", "stops "), " each")
     )
     named = f" ({escape(' or '.join(spikes.matches))})" if spikes.matches else ""
-    share = words.percent(_share(log, spikes.lost_s))
+    share = words.percent(log.share_of(spikes.lost_s))
     return f"{spikes.count:,} {what}{named}{often}, {write_pace(log, spikes.excess)} more{each}: {share} of all time"
 
 
@@ -280,11 +280,6 @@ def describe_ledger(log: LogFacts) -> list[tuple[str, str, float]]:
     if not lost and words.log_varies(log) >= words.UNEVEN:  # what has no pace has no good one
         return []
     return [("at the job's own good pace", write(ledger.good_s), ledger.good_s / ledger.total_s), *lost]
-
-
-def _share(log: LogFacts, seconds: float) -> float:
-    """Give seconds as a part of all time that a log tells of."""
-    return seconds / log.ledger.total_s if log.ledger is not None and log.ledger.total_s > 0 else 0.0
 
 
 def _describe_restart(log: LogFacts, restart: LogRestart) -> str:

@@ -5,12 +5,11 @@ Enters: text. Leaves: values in a `Gathering`.
 Source: `dcgmi dmon --help`; the short names of fields in dcgm_fields.cpp of DCGM.
 """
 
-import math
 import re
 from typing import Final
 
 from diagnose.errors import TraceError
-from diagnose.telemetry.gather import Gathering
+from diagnose.telemetry.gather import Gathering, read_number
 from diagnose.telemetry.times import find_time
 
 FORMAT: Final = "dcgmi dmon"
@@ -46,7 +45,7 @@ def read_dmon(text: str, into: Gathering, *, host: str, when_s: float | None) ->
         for name, value in zip(names, values, strict=True):
             times, found = columns.setdefault((name, row["card"]), ([], []))
             times.append(when_s)
-            found.append(_number(value))
+            found.append(read_number(value))
     if not columns:
         raise TraceError(
             f"has {n_timeless:,} lines without a time; expected one before each: dcgmi dmon ... | ts '%Y-%m-%dT%H:%M:%S%z'"
@@ -56,11 +55,3 @@ def read_dmon(text: str, into: Gathering, *, host: str, when_s: float | None) ->
     for (name, card), (times, found) in columns.items():
         into.add(name, {"gpu": card}, times, found, host=host)
     into.say_format(FORMAT)
-
-
-def _number(text: str) -> float:
-    """Read a number; NaN where a card has none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -189,6 +189,14 @@ def _without_port(instance: str) -> str:
     return instance if found is None else instance.removesuffix(found["port"])
 
 
+def read_number(text: str | float) -> float:
+    """Read a number; NaN where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def _name_device(metric: Metric, labels: Mapping[str, str]) -> str | None:
     """Name what has a metric; None where it is nothing that counts."""
     if metric.of == "host":

@@ -7,14 +7,13 @@ Source: HTTP API and exposition formats of prometheus.io.
 
 import contextlib
 import json
-import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from diagnose.errors import TraceError
-from diagnose.telemetry.gather import Gathering
+from diagnose.telemetry.gather import Gathering, read_number
 from diagnose.telemetry.times import find_time
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def read_answers(content: bytes, into: Gathering, *, metric: str = "", may_be_em
         labels = dict(result.metric)
         name = labels.pop("__name__", "") or metric
         if into.is_known(name):
-            into.add(name, labels, [pair[0] for pair in pairs], [_number(pair[1]) for pair in pairs])
+            into.add(name, labels, [pair[0] for pair in pairs], [read_number(pair[1]) for pair in pairs])
     if not n_series and not may_be_empty:
         raise TraceError(
             "is an answer of Prometheus without any series; expected resultType matrix with values: "
@@ -196,11 +195,3 @@ def _parse(scrape: str) -> Iterator["Sample"]:
         raise TraceError(
             f"is no text of an exporter: {said}; expected lines such as node_load1 0.5 1700000000000"
         ) from None
-
-
-def _number(text: str | float) -> float:
-    """Read a number; NaN where it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
