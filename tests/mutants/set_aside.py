@@ -11,12 +11,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "what comes later is less probable still",
     (
-        "diagnose/judge/caveats.py",
-        "if share < MENTIONED_SHARE:",
-        "share < MENTIONED_SHARE -> (share <= MENTIONED_SHARE)",
-        0,
-    ): "another answer only where planned work has just this part of the time, to the last bit",
-    (
         "diagnose/judge/check.py",
         "return (found[1], int(found[2])) if found else (fault, 0)",
         "0 -> 1",

@@ -15,15 +15,10 @@ from diagnose.numerics.change_points import (
     place_changes,
     split_in_two,
 )
+from tests.numerics.test_pieces import levels
 
 SEEDS = range(20)
 RISE = Rise(bound=(-4.0, 4.0), least_level=0.5, min_after=3, deviations=6.0)
-
-
-def levels(*parts: tuple[int, float], noise: float = 0.1, seed: int = 0) -> np.ndarray:
-    """Draw a series of levels, each as many steps long and as high as said."""
-    series = np.concatenate([np.full(n, height) for n, height in parts])
-    return series + noise * np.random.default_rng(seed).standard_normal(len(series))
 
 
 def test_a_split_by_hand() -> None:

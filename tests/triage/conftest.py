@@ -16,8 +16,6 @@ import sqlalchemy as sa
 from diagnose.triage.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Columns that differ from run to run.
-_TIMES = {"diagnosed_at", "took_s"}
 
 
 @pytest.fixture(scope="session")

@@ -21,13 +21,12 @@ from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.optype import Op
 from diagnose.trace.convert import write_trace
 from diagnose.trace.load import load_trace
 from diagnose.trace.read import read_rows
 from tests.jobs import Shape, load, random_job, to_table
-from tests.judge.cases import diagnose_table, measure
+from tests.judge.cases import causes, diagnose_table, measure
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=5)
 ABSOLUTE = dataclasses.replace(SPEC, absolute_times=True)
@@ -93,11 +92,6 @@ def computes_of(table: pa.Table) -> pd.DataFrame:
     return rows[rows.optype.str.endswith("-compute")]
 
 
-def said(diagnosis: Diagnosis) -> list[str]:
-    """List the causes."""
-    return [cause.cause for cause in diagnosis.causes]
-
-
 @pytest.mark.parametrize("first_only", [False, True], ids=["each", "first"])
 @pytest.mark.parametrize(
     "op", [Op.ALL_GATHER, Op.FORWARD, Op.BACKWARD, Op.FORWARD_SEND, Op.REDUCE_SCATTER, Op.OPTIMIZER]
@@ -146,7 +140,7 @@ def test_a_fault_beside_such_work_is_found_and_priced(fault: Fault, op: Op) -> N
     mended = fault.mend(draw_inputs(SPEC)).with_pauses(with_work.pauses[-1])
     true = 1.0 - float(simulate(mended).step_s.mean() / simulate(with_work).step_s.mean())
     alone, diagnosis = diagnose_table(recorded(compose(SPEC, [fault]))), diagnose_table(recorded(with_work))
-    assert said(diagnosis) == said(alone) != []
+    assert causes(diagnosis) == causes(alone) != []
     assert diagnosis.causes[0].recoverable == pytest.approx(true, abs=TOLERANCE)
 
 
@@ -239,7 +233,7 @@ def test_who_waits_for_a_late_member_in_an_all_to_all_is_not_blamed(size: int) -
     table, healthy = meet(compose(spec, [slow]), 0.06, size), meet(compose(spec), 0.06, size)
     lengths = [_mean_step(of) for of in (healthy, table)]
     diagnosis = diagnose_table(table)
-    assert said(diagnosis) == ["worker-fault"]
+    assert causes(diagnosis) == ["worker-fault"]
     assert [(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers] == [(1, 1)]
     assert diagnosis.causes[0].recoverable == pytest.approx(1.0 - lengths[0] / lengths[1], abs=TOLERANCE)
 
@@ -279,7 +273,7 @@ def test_waits_inside_computes_are_no_work(size: int) -> None:
     ]
     healthy, slow = (diagnose_table(table) for table in tables)
     assert healthy.verdict == "healthy"
-    assert said(slow) == ["worker-fault"]
+    assert causes(slow) == ["worker-fault"]
     assert [(worker.dp, worker.pp) for worker in slow.causes[0].where.workers] == [(1, 1)]
     lengths = [_mean_step(table) for table in tables]
     assert slow.causes[0].recoverable == pytest.approx(1.0 - lengths[0] / lengths[1], abs=TOLERANCE)
@@ -299,7 +293,7 @@ def test_waits_that_are_known_to_be_some_may_be_even(name: str, *, is_known: boo
     found = diagnose_table(
         pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(rows.schema.metadata)
     )
-    assert (said(found)[:1] == ["worker-fault"]) == is_known
+    assert (causes(found)[:1] == ["worker-fault"]) == is_known
 
 
 @pytest.mark.parametrize("faults", [(), (SLOW,)], ids=["healthy", "worker"])
@@ -318,7 +312,7 @@ def test_parts_of_computes_are_joined(faults: Sequence[Fault]) -> None:
     )
     parts = pa.Table.from_pandas(pd.concat([rows[~forward], first, between, last]), preserve_index=False)
     found, plain = (diagnose_table(t) for t in (parts.replace_schema_metadata(table.schema.metadata), table))
-    assert said(found) == said(plain)
+    assert causes(found) == causes(plain)
     assert found.what_if.slowdown == pytest.approx(plain.what_if.slowdown, rel=1e-4)
 
 
@@ -334,7 +328,7 @@ def test_rows_in_or_across_computes_change_nothing(inside: bool, faults: Sequenc
     found, plain = measure(beside(table, rows, "async")), measure(table)
     assert all(o.busy is None for o in found.observed)
     assert found.gains.alone_s == plain.gains.alone_s
-    assert said(found.diagnosis) == said(plain.diagnosis)
+    assert causes(found.diagnosis) == causes(plain.diagnosis)
 
 
 def test_ten_times_as_many_other_rows_are_kept() -> None:
@@ -436,7 +430,7 @@ def test_everything_draws_other_work(tmp_path: Path) -> None:
 def test_planned_work_in_each_step_is_busy_time_too(name: str) -> None:
     """What is logged in each step has no step to stand out from: it is named, stays, and takes no stall of the allocator."""
     found = measure(recorded(add_work(compose(SPEC, [SLOW]), 0.08, Op.FORWARD), name))
-    assert said(found.diagnosis) == ["worker-fault"]
+    assert causes(found.diagnosis) == ["worker-fault"]
     assert found.gains.recoverable("evaluation") == pytest.approx(0.0, abs=1e-3)
     assert any(f"workers are busy with `{name}`" in text for text in found.diagnosis.warnings)
 

@@ -15,7 +15,7 @@ from diagnose.faults.planned_work import PlannedWork
 from diagnose.faults.spec import JobSpec, Schedule
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.stalls import StallKind
-from tests.judge.cases import diagnose_table, measure, measured
+from tests.judge.cases import causes, diagnose_table, measure, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=5)
 ABSOLUTE = dataclasses.replace(SPEC, absolute_times=True)
@@ -29,11 +29,6 @@ def found(spec: JobSpec, fault: DataLoading | CheckpointStall) -> tuple[Diagnosi
     return diagnose_table(job.trace), job.truth.faults[0].recoverable
 
 
-def said(diagnosis: Diagnosis) -> list[str]:
-    """List the causes."""
-    return [cause.cause for cause in diagnosis.causes]
-
-
 @pytest.mark.parametrize("held_together", [False, True], ids=["each", "barrier"])
 @pytest.mark.parametrize("reads_last", [False, True], ids=["first", "first-and-last"])
 @pytest.mark.parametrize("records", [False, True], ids=["no-rows", "rows"])
@@ -45,7 +40,7 @@ def test_all_that_wait_for_a_batch_before_a_step_are_mended_together(
         wait_ratio=5.0, where="step", held_together=held_together, reads_last=reads_last, records=records
     )
     diagnosis, recoverable = found(SPEC, fault)
-    assert said(diagnosis) == ["data-loading"]
+    assert causes(diagnosis) == ["data-loading"]
     assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
 
 
@@ -54,7 +49,7 @@ def test_labels_are_input_too(where: str) -> None:
     """The last stage waits for labels as the first one does for batches."""
     fault = DataLoading(wait_ratio=6.0, where=where, dp_ranks=(1,), reads_last=True)  # type: ignore[arg-type]  # one of its names
     diagnosis, recoverable = found(SPEC, fault)
-    assert said(diagnosis) == ["data-loading"]
+    assert causes(diagnosis) == ["data-loading"]
     assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
     assert {(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers} == {(1, 0), (1, 3)}
 
@@ -66,7 +61,7 @@ def test_labels_are_read_where_the_model_ends(schedule: Schedule) -> None:
     diagnosis, recoverable = found(
         spec, DataLoading(onset=4, wait_ratio=20.0, where="inside", late_share=0.4, reads_last=True)
     )
-    assert said(diagnosis) == ["data-loading"]
+    assert causes(diagnosis) == ["data-loading"]
     assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
 
 
@@ -75,7 +70,7 @@ def test_rows_before_the_first_operation_say_what_lies_between_steps() -> None:
     diagnosis, recoverable = found(
         ABSOLUTE, DataLoading(wait_ratio=5.0, where="step", held_together=True, records=True)
     )
-    assert said(diagnosis) == ["data-loading"]
+    assert causes(diagnosis) == ["data-loading"]
     assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
     assert diagnosis.features["input.between_share"] == pytest.approx(1.0, abs=1e-3)
 
@@ -92,7 +87,7 @@ def test_a_constant_wait_counts_where_rows_prove_it() -> None:
     always = DataLoading(wait_ratio=1.0, spread=0.0, probability=1.0, is_common=True, records=True)
     diagnosis, recoverable = found(SPEC, always)
     assert recoverable > TOLERANCE
-    assert said(diagnosis) == ["data-loading"]
+    assert causes(diagnosis) == ["data-loading"]
     assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=0.1 * recoverable)
 
 
@@ -112,7 +107,7 @@ def test_saves_of_the_first_rank_are_no_input(held_together: bool) -> None:
             period_steps=4, where="before", first_rank_only=True, held_together=held_together, recorded=recorded
         )
         diagnosis, recoverable = found(SPEC, fault)
-        assert said(diagnosis) == ["checkpoint-stall"]
+        assert causes(diagnosis) == ["checkpoint-stall"]
         assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
 
 
@@ -123,7 +118,7 @@ def test_a_clock_that_is_off_hides_no_late_start(recorded: bool) -> None:
     fault = CheckpointStall(period_steps=4, where="before", held_together=True, recorded=recorded)
     diagnosis, recoverable = found(spec, fault)
     assert "clocks differ" in " ".join(diagnosis.warnings)
-    assert said(diagnosis) == ["checkpoint-stall"]
+    assert causes(diagnosis) == ["checkpoint-stall"]
     assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
 
 
@@ -135,7 +130,7 @@ def test_a_job_that_reads_nothing_waits_for_no_input() -> None:
     metadata = dict(job.trace.schema.metadata)
     metadata[b"diagnose.job"] = metadata[b"diagnose.job"].replace(b"{", b'{"reads_input": false, ', 1)
     diagnosis = diagnose_table(job.trace.replace_schema_metadata(metadata))
-    assert "data-loading" not in said(diagnosis)
+    assert "data-loading" not in causes(diagnosis)
     assert diagnosis.features["gain.input-delay"] == 0.0
     (unknown,) = diagnosis.causes
     assert unknown.evidence[0].text.endswith("if the job reads its data by other means, it may wait for these")
@@ -160,14 +155,14 @@ def test_the_first_rank_saves_at_a_period() -> None:
     """With one stage nothing but forwards opens a step: dp rank 0 alone begins every fourth late, and no collector counts steps."""
     fault = CheckpointStall(period_steps=4, where="before", first_rank_only=True, recorded=False)
     diagnosis, recoverable = found(DATA_PARALLEL, fault)
-    assert said(diagnosis) == ["checkpoint-stall"]
+    assert causes(diagnosis) == ["checkpoint-stall"]
     (cause,) = diagnosis.causes
     assert cause.recoverable == pytest.approx(recoverable, abs=TOLERANCE)
     assert [(worker.dp, worker.pp) for worker in cause.where.workers] == [(0, 0)]
     assert cause.confidence < 0.8  # who evaluates or logs for all is mostly the first, too
     late = dataclasses.replace(DATA_PARALLEL, seed=6)
     collections = GarbageCollection(on_workers=((0, 0),), worker_period_steps=5.0, jitter=0.3, inside_share=0.0)
-    assert "checkpoint-stall" not in said(diagnose_table(generate(late, [collections]).trace))
+    assert "checkpoint-stall" not in causes(diagnose_table(generate(late, [collections]).trace))
 
 
 def test_late_forwards_beside_rows_of_a_loader_that_is_quick() -> None:
@@ -205,7 +200,7 @@ def test_planned_work_with_rows_is_none_of_the_causes(where: str, spec: JobSpec)
     """Evaluation every fourth step has its share, and makes no job straggle."""
     decoy = PlannedWork(period_steps=4, seconds=1.0, where=where)  # type: ignore[arg-type]  # one of its names
     diagnosis = diagnose_table(generate(spec, (), [decoy]).trace)
-    assert (diagnosis.verdict, said(diagnosis)) == ("healthy", [])
+    assert (diagnosis.verdict, causes(diagnosis)) == ("healthy", [])
     assert (diagnosis.features["gain.evaluation"] or 0.0) > 0.1
     assert any("planned" in warning for warning in diagnosis.warnings)
 
