@@ -276,7 +276,7 @@ def test_only_sampled_steps(tmp_path, monkeypatch):
             with recorder.step(step):
                 time.sleep(0.001)
                 train(weight, torch.ones(2))
-    expected = {1000 + step for step in range(300) if Sampling(0.2).window(step) is not None}
+    expected = {1000 + step for step in range(300) if Sampling(0.2).span(step)[0] is not None}
     assert set(read(tmp_path).step) == expected and 210 < len(expected) < 230
 
 
