@@ -165,7 +165,7 @@ def _typical_while_quick(by_step: Seconds, typical_s: Seconds, n_stages: int) ->
     quick = np.where(slow, np.nan, log)
     # Where `typical_s` is that of a few quick ranks, what most of them take is longer than usual all the time.
     usual = np.minimum(nan_median(log, axis=3), 0.0)
-    change = np.nan_to_num(nan_median(quick, axis=3) - usual).reshape(typical_s.shape)
+    change = np.minimum(np.nan_to_num(nan_median(quick, axis=3) - usual), 0.0).reshape(typical_s.shape)
     return np.asarray(typical_s * np.exp(np.where(np.tile(slow.any(axis=1), len(change[0]) // n_stages), change, 0.0)))
 
 

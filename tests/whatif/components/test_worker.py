@@ -181,6 +181,15 @@ def test_a_whole_stage_falls_behind(n_slow: int, n_stages: int) -> None:
     np.testing.assert_allclose(level[:, 1, N_STEPS // 3 :, :n_slow].mean(axis=(0, 1)), np.log(1.5), atol=0.15)
 
 
+def test_most_of_a_stage_that_gets_a_little_slower_still_is_slow_all_the_time() -> None:
+    """Six of eight ranks of a stage take twice as long, and all eight a little more in the last steps: two say what is usual."""
+    by_step = np.exp(0.005 * np.random.default_rng(8).standard_normal((2, 3, N_STEPS, 8)))
+    by_step[:, 1, :, :6] *= 2.0
+    by_step[:, 1, N_STEPS // 2 :] *= 1.05
+    typical_s, _ = find_usual_durations([], by_step, np.arange(N_STEPS), 3)
+    np.testing.assert_allclose(typical_s, 1.0, atol=0.06)
+
+
 def test_a_stage_that_is_quick_for_a_while_is_not_slow_otherwise() -> None:
     """What it takes at the begin, and again at the end, is usual: tokens went elsewhere for a while."""
     by_step = np.exp(0.02 * np.random.default_rng(8).standard_normal((2, 2, N_STEPS, 2)))
