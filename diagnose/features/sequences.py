@@ -18,8 +18,8 @@ READS_AS = {
     "sequence.stage_share": "part of what forward and backward of a compute have in common that other stages have, too; 1 "
     "documents, 0 what each stage has by itself, as uneven experts; misleads when forward and backward have little in common",
     "sequence.other_doubt": "how probable it is that no documents are long: what microbatches differ by, their ranks have in one "
-    "step and the next, or there is one stage, and forward and backward of a microbatch are no more alike than a busy host makes "
-    "neighbours; misleads where a rank has long documents for many steps",
+    "step and the next, or all of a rank have it in one step, or there is one stage, and forward and backward of a microbatch are "
+    "no more alike than a busy host makes neighbours; misleads where a rank has long documents for many steps, or for all of one",
     "sequence.paused_doubt": "how probable it is that a process was stopped where a microbatch is long: with one stage few are "
     "long, the rest is even, and as many forwards are longer by as much whose backwards are not; misleads where collections and "
     "few long documents meet",
@@ -40,6 +40,9 @@ MIN_MICROBATCHES = 8
 #: From this part on what microbatches differ by lasts from step to step: with documents of any kind it is 0.1 at most, where most
 #: ranks are slow for a while 0.5 to 0.9. Then that is more probable.
 LASTING_SHARE, LASTING_CHANCE, TINY = 0.4, 0.6, 1e-12
+#: ... and where those of one rank and step have so much in common, from the one part on to the other: documents that are drawn have
+#: none.
+OWN_ALIKE, ALL_ALIKE = 0.6, 0.8
 #: With one stage nobody else agrees: forwards and backwards of real healthy jobs on busy hosts had correlations up to 0.7, those of
 #: real documents 0.6 to 1.0. So little is a toss-up, more is none.
 BUSY_ALIKE, DOCUMENTS_ALIKE, BUSY_CHANCE = 0.7, 0.8, TOSS_UP
@@ -92,6 +95,12 @@ def _doubt(breakdown: Breakdown) -> Feature:
     pace = logs.mean(axis=0)  # (n_steps, n_dp)
     lasting = float(np.sum(pace[1:] * pace[:-1])) * logs.size / max(float(np.sum(logs**2)) * pace[1:].size, TINY)
     doubt = LASTING_CHANCE if lasting >= LASTING_SHARE else 0.0
+    if len(logs) > 1:
+        # Of documents that are drawn those of one rank and step have as much in common as chance gives them.
+        by_chance = 1.0 / len(logs)
+        common = float(np.sum(pace**2)) * len(logs) / max(float(np.sum(logs**2)), TINY)
+        alike = (common - by_chance) / (1.0 - by_chance)
+        doubt = max(doubt, LASTING_CHANCE * float(np.clip((alike - OWN_ALIKE) / (ALL_ALIKE - OWN_ALIKE), 0.0, 1.0)))
     if breakdown.slow_workers.shape[1] == 1:
         alike = breakdown.forward_backward_correlation or 0.0
         unsure = np.clip((DOCUMENTS_ALIKE - alike) / (DOCUMENTS_ALIKE - BUSY_ALIKE), 0.0, 1.0)
