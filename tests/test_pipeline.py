@@ -7,6 +7,7 @@ import math
 import jsonschema
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from diagnose.errors import TraceError
@@ -131,3 +132,16 @@ def test_a_step_in_no_order_is_left_out() -> None:
     trace = load(rows)
     with pytest.raises(TraceError, match="in a circle"):
         leave_out_unordered(dataclasses.replace(trace, blocks=trace.blocks[1:]))
+
+
+@pytest.mark.parametrize(("pp", "dp"), [(1, 8), (2, 4)])
+def test_reductions_that_begin_within_the_last_backward_are_launched_in_time(pp: int, dp: int) -> None:
+    """Half of the last backward is over when its first gradients are summed: no job is slow for that."""
+    table = make(JobSpec(pp=pp, dp=dp, microbatches=4, steps=12, clip="all", seed=1)).trace.to_pandas()
+    earlier_s = 0.5 * table.duration[table.optype == "backward-compute"].median()
+    reduces = table.optype == "grads-reduce-scatter"
+    table.loc[reduces, "start_ts"] -= earlier_s
+    table.loc[reduces, "duration"] += earlier_s
+    found = diagnose_table(pa.Table.from_pandas(table, preserve_index=False))
+    assert found.verdict == "healthy"
+    assert (found.features["gain.launch-delay"] or 0.0) < 0.005

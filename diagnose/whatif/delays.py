@@ -23,6 +23,8 @@ ORDINARY_DELAY_RATIO = 3.0
 ORDINARY_OPENING_RATIO = 1.5
 #: What the steps of ranks end with.
 ENDS_STEPS = (*DP_COLLECTIVES, Op.OPTIMIZER)
+#: A collective that begins within computes does so in this part of the steps.
+WITHIN_SHARE = 0.9
 #: Shorter than this no delay is looked at, seconds.
 SHORTEST_S = 1e-4
 
@@ -103,9 +105,23 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
         excess = np.where(delay > ratio[nodes, None, None] * usual + SHORTEST_S, delay - usual, 0.0)
         if o.block.filled is not None:  # what was filled in is nobody's time
             excess = np.where(o.block.filled[nodes], 0.0, excess)
-        lost = excess.any(axis=(1, 2))
+        lost = [
+            bool(seconds.any()) and not (op[node] in DP_COLLECTIVES and _begins_within(o, node))
+            for node, seconds in zip(nodes.tolist(), excess, strict=True)
+        ]
         found |= zip(nodes[lost].tolist(), excess[lost], strict=True)
     return found
+
+
+def _begins_within(o: Observed, node: int) -> bool:
+    """Say whether a collective nearly always begins while its worker computes: as its gradients are there, and not when it may."""
+    nodes = o.block.nodes
+    computes = np.flatnonzero(of_types(nodes.op, COMPUTES) & (nodes.stage == nodes.stage[node]))
+    begins_s = o.block.start_s[node]
+    within = np.zeros(begins_s.shape, dtype=bool)
+    for compute in computes.tolist():
+        within |= (o.block.start_s[compute] <= begins_s) & (begins_s < o.block.end_s[compute])
+    return bool(within.mean() >= WITHIN_SHARE)
 
 
 def _take_delays(o: Observed, nodes: Ints, carried_s: Seconds | None) -> Iterator[tuple[Ints, Seconds]]:
