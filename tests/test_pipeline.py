@@ -145,3 +145,19 @@ def test_reductions_that_begin_within_the_last_backward_are_launched_in_time(pp:
     found = diagnose_table(pa.Table.from_pandas(table, preserve_index=False))
     assert found.verdict == "healthy"
     assert (found.features["gain.launch-delay"] or 0.0) < 0.005
+
+
+@pytest.mark.parametrize(("pp", "dp"), [(1, 8), (4, 4)])
+def test_buckets_of_gradients_may_differ_in_size(pp: int, dp: int) -> None:
+    """The last of four reductions takes five times as long as the others, on all stages: no group is slow for that."""
+    spec = JobSpec(pp=pp, dp=dp, microbatches=4, steps=12, clip="all", collective_s=0.05, seed=1)
+    table = make(spec).trace.to_pandas()
+    backward_s = table.duration[table.optype == "backward-compute"].median()
+    last = table[table.optype == "grads-reduce-scatter"].assign(seq_id=3)
+    buckets = [
+        last.assign(seq_id=2 - i, start_ts=last.start_ts - (i + 1) * 0.5 * backward_s, duration=0.2 * backward_s)
+        for i in range(3)
+    ]
+    table = pd.concat([table[table.optype != "grads-reduce-scatter"], last, *buckets])
+    found = diagnose_table(pa.Table.from_pandas(table, preserve_index=False))
+    assert not found.causes

@@ -18,7 +18,7 @@ from diagnose.model.stalls import StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Job, Seconds
 from diagnose.numerics.chance import TOSS_UP, chance_of_excess, chance_of_growth, weigh_part_against_length
 from diagnose.numerics.period import find_period
-from diagnose.numerics.robust import nan_median, robust_deviation, take_where, weighted_median
+from diagnose.numerics.robust import lower_median, nan_median, robust_deviation, take_where, weighted_median
 
 #: Each kind of stall with the prefix of its features, and the evidence row that says so.
 KINDS = {
@@ -50,9 +50,9 @@ READS_AS = {
 } | {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
-    "late together, or workers wait in one step only, or nearly all at a period, or with one stage mostly in few steps and on no "
-    "worker above all, or for no longer than computes vary, and no row says for whom, or for what; or rows tell of less than half, "
-    "or of no wait there",
+    "late together, or workers wait in one step only, or nearly all at a period, or with one stage most as long before nearly "
+    "all steps, or mostly in few steps and on no worker above all, or for no longer than computes vary, and no row says for whom, "
+    "or for what; or rows tell of less than half, or of no wait there",
     "input.collected_doubt": "how probable it is that waits before steps are collections of Python between them: no row tells of "
     "either, and now one worker waits, now another, each in half of the steps at most; misleads where loaders are slow that seldom",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
@@ -95,6 +95,8 @@ ONCE_CHANCE = TOSS_UP
 #: So do a few that have half of the time, each on another worker: after real saves and evaluations 2 to 10% of the steps had it; of
 #: waits that are alike half of the steps have it, of random ones (exponential) a fifth.
 HALF_SHARE, FEW_STEPS_SHARE = 0.5, 0.12
+#: Nearly all steps.
+ALWAYS_SHARE = 0.9
 #: ... and so do those that keep a period as exactly as the rule for saves asks for, and by no chance.
 REGULAR, PERIOD_CHANCE = 0.8, 0.05
 #: ... and so do waits of at most so many deviations of computes: real ones without a loader at fault were 2 to 5, late loaders 30
@@ -219,6 +221,7 @@ def _measure_places(breakdown: Breakdown, waits: _Waits, varies: Callable[[], fl
         or _waits_anywhere(breakdown, waits)
         or _waits_at_period(breakdown, waits)
         or _waits_as_computes_pause(breakdown, waits)
+        or _waits_always(breakdown, waits)
     ):
         doubt = max(doubt, ONCE_CHANCE)
     if waits.seconds.any() and not waits.told.any() and _are_as_short(waits.seconds, varies()):
@@ -378,6 +381,28 @@ def _waits_once(breakdown: Breakdown, waits: _Waits) -> bool:
         in_step |= (start_s > 0).any(axis=(0, 2))
         is_told |= bool(breakdown.start_recorded.any())
     return not is_told and int(in_step.sum()) == 1
+
+
+def _waits_always(breakdown: Breakdown, waits: _Waits) -> bool:
+    """Say whether, with one stage, most ranks wait before nearly every step, each time about as long, and no row says so.
+
+    Whatever else the host does before a step takes as long on all ranks, too, and on all stages.
+    """
+    if breakdown.slow_workers.shape[1] > 1:
+        return False
+    start_s, told = breakdown.start_s, breakdown.start_recorded
+    waited_s = _waited_by_worker(breakdown, waits)[0] + (0.0 if start_s is None else start_s[0])  # (n_steps, n_dp)
+    if (
+        waits.told.any()
+        or (told is not None and told.any())
+        or not waits.seconds[0, 0, 1:].sum() <= HALF_SHARE * waited_s.sum()
+    ):
+        return False
+    longest_s = waited_s.max(axis=1)
+    low_s, usual_s, high_s = np.quantile(longest_s, (1.0 - ALWAYS_SHARE, 0.5, ALWAYS_SHARE))
+    together = lower_median(waited_s, axis=1) > HALF_SHARE * longest_s
+    is_usual = usual_s > 0 and usual_s * len(longest_s) >= HALF_SHARE * longest_s.sum()
+    return bool(is_usual and high_s - low_s <= HALF_SHARE * usual_s and together.mean() >= ALWAYS_SHARE)
 
 
 def _waits_anywhere(breakdown: Breakdown, waits: _Waits) -> bool:

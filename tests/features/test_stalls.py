@@ -604,3 +604,18 @@ def test_collections_before_first_forwards_may_be_loaders(
     pauses = of(StallKind.COLLECTION, {(*place, step, step % 2): 2.0 for step in (1, 4, 7, 8)})
     parts = stalled(before=pauses) if is_before else stalled(pauses)
     assert values(parts, "collection")["asked_doubt"] == doubt
+
+
+@pytest.mark.parametrize(
+    ("varies_s", "told", "doubt"),
+    [(0.0, False, ONCE_CHANCE), (0.0, True, 0.0), (1.0, False, 0.0)],
+    ids=["always as long", "a row says so", "now longer, now shorter"],
+)
+def test_what_most_wait_for_before_every_step_may_be_anything(varies_s: float, told: bool, doubt: float) -> None:
+    """A host does the same things before each step: without rows a loader that is always late is one of them."""
+    waits = {(FORWARD, 0, 0, step, dp): 1.0 + varies_s * (step % 5) for step in range(N_STEPS) for dp in range(4)}
+    parts = stalled(before=of(StallKind.INPUT, waits), n_stages=1, n_dp=4)
+    if told:
+        recorded = parts.stalls.before == StallKind.INPUT
+        parts = dataclasses.replace(parts, stalls=dataclasses.replace(parts.stalls, recorded_before=recorded))
+    assert values(parts, "input")["unseen_doubt"] == doubt

@@ -109,13 +109,21 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
         ):  # all members move together: a stage's group is one place; each chunk has buffers of its size
             sampled = {stage: s.min(axis=2, keepdims=True) for stage, s in sampled.items()}
             places = [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))]
+            usual_s = {
+                int(n): float(median(s))
+                for stage, at in by_stage.items()
+                for n, s in zip(at, sampled[stage], strict=True)
+            }
         equals = _measure_ordinary(list(sampled.values()))
         if op in P2P and len(observed) > 1:
             equals = _ask_others(equals, sampled, [other for other in observed if other is not o], op)
-        group_s = float(lower_median(np.array([median(s) for s in sampled.values()])))
         for stage, at in places:
             ordinary = equals
             if op in DP_COLLECTIVES:
+                # Those of a stage, one after the other, have buffers of their own sizes: the same one of other stages is its equal.
+                nth = by_stage[stage].tolist().index(at[0])
+                alike_s = [usual_s[int(nodes[nth])] for nodes in by_stage.values() if len(nodes) > nth]
+                group_s = float(lower_median(np.array(alike_s)))
                 ordinary = _measure_group(o.own[at[0]].min(axis=1), group_s, equals, slow_links.get(stage))
             usual, top = ordinary.usual_s, ordinary.top_s
             slow_level = ordinary.slow_s + SLOW_LEVEL_SHARE * step_s
