@@ -42,9 +42,7 @@ SILENT = (
 #: What slow transfers may be that are random, or too few to tell.
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
 #: What may make all workers slower from one step on.
-FOR_ALL = (
-    "most workers take longer in these steps: more work, as longer sequences or batches, or what hosts share, as power"
-)
+FOR_ALL = "it may be more work, as longer sequences or batches, or what hosts share, as power"
 BUSY_HOST = "between processes of one host is no network: look at what else takes its cores (top)"
 
 

@@ -19,17 +19,17 @@ COMPONENTS: dict[str, str] = {
     "microbatch": "uneven microbatches",
     "expert": "uneven experts",
     "evaluation": "evaluation, logging and other planned work",
-    "step": "slow computes of whole steps",
+    "step": "steps slow on most workers",
     "gc-pause": "pauses like those of garbage collection",
     "malloc-pause": "pauses like those of the memory allocator",
     "input-delay": "waiting for input",
-    "pause": "other pauses inside computes",
+    "pause": "pauses in forwards or backwards",
     "transfer": "slow transfers",
     "start-delay": "late workers at the start of a step",
     "end-delay": "long or late optimizers",
     "other-work": "uneven work of other types",
-    "launch-delay": "launch delay elsewhere",
-    "between-steps": "time between or at the end of steps",
+    "launch-delay": "operations that start late",
+    "between-steps": "gaps between steps or at their end",
 }
 
 
