@@ -20,6 +20,10 @@ from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: Ordinary variation never cost more: jobs on machines with twice as many workers as cores have S up to 1.2.
 MOST_NOISE = 1.0 - 1.0 / 1.25
+#: How what merely varies ends.
+NO_CAUSE = "no cause can be named"
+#: Said of slow steps in which all computes are longer alike, where no tokens tell of more work.
+ALIKE = "and all their computes are longer alike, as with more work, a warm-up or a profiler"
 
 
 def describe_unlooked(
@@ -99,18 +103,24 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     if excuses := _list_excuses(analysis, explained, max(UNKNOWN_SHARE, least)):
         name = max(excuses, key=gains.recoverable)
         cost = write_percent(gains.recoverable(name))
-        return f"{COMPONENTS[name]} cost {cost} of the step time, {excuses[name]}, nothing to name"
+        return f"{COMPONENTS[name]} cost {cost} of the step time, {excuses[name]}; {NO_CAUSE}"
     steps_s = gains.replayed_steps_s
     typical_s = float(np.median(steps_s))
     spread = robust_deviation(steps_s - typical_s) / typical_s
     waste = _measure_waste(analysis)
     parts = 1.0 - gains.clean_s / gains.replayed_s - _measure_planned(analysis)
-    spread = max(spread, _measure_longest(analysis))
-    if max(spread, waste, parts) < max(NOISY_SHARE, least):
+    longest = _measure_longest(analysis)
+    much = max(NOISY_SHARE, least)
+    if max(spread, longest, waste, parts) < much:
         return ""
-    inside = f" and computes by {write_percent(analysis.breakdown.noise_ratio)}"
-    cost = f", which costs {write_percent(waste)} of them" if waste > 0 else ""
-    return f"steps vary by {write_percent(spread)}{inside}{cost}, nothing to name"
+    said = [f"steps vary by {write_percent(spread)}, computes by {write_percent(analysis.breakdown.noise_ratio)}"]
+    if longest > spread:
+        said.append(f"steps longer than usual cost {write_percent(longest)}")
+    if waste > 0:
+        said.append(f"if each operation took its usual time, steps would be {write_percent(waste)} shorter")
+    if max(spread, longest, waste) < much:
+        said.append(f"many small losses cost {write_percent(parts)} together")
+    return "; ".join([*said, NO_CAUSE])
 
 
 def _list_excuses(analysis: Analysis, explained: Collection[str], least: float) -> dict[str, str]:
@@ -121,7 +131,9 @@ def _list_excuses(analysis: Analysis, explained: Collection[str], least: float) 
         if gains.recoverable(name) < least or traits.is_excused({}, ()):
             continue
         if traits.is_excused(analysis.features, explained):
-            found[name] = traits.excuse
+            tells = analysis.features.get("sequence.slow_steps")
+            is_guess = name == "step" and (tells is None or tells.value is None)
+            found[name] = ALIKE if is_guess else traits.excuse
         elif comes_and_goes(analysis, name, least):
             found[name] = "now and then, on nobody more than on others"
     return found

@@ -552,6 +552,8 @@ def test_ideal_times_give_back_much(slowdown: float, rest: bool, noise: bool) ->
     price = lambda _: gains.replayed_steps_s  # noqa: E731 - one line: nothing is the schedule's
     analysis = dataclasses.replace(base, gains=gains, what_if=what_if, price=price)
     assert (bool(describe_rest(analysis, LEAST)), bool(describe_noise(analysis, (), LEAST))) == (rest, noise)
+    ideal = f"if each operation took its usual time, steps would be {100 * (1 - 1 / slowdown):.2g}% shorter"
+    assert (ideal in describe_noise(analysis, (), LEAST)) == noise
     off_s = np.full((1, 1), 0.006 * gains.recorded_s)
     assert not describe_rest(dataclasses.replace(analysis, clock_offset_s=off_s), LEAST)
     assert not describe_noise(dataclasses.replace(analysis, clock_offset_s=off_s), (), LEAST)
@@ -589,6 +591,32 @@ def test_one_step_of_twenty_is_long_for_no_reason(longer: float, rest: bool, noi
     what_if = dataclasses.replace(base.what_if, simulated_s=base.what_if.ideal_s)
     analysis = dataclasses.replace(base, gains=gains, what_if=what_if)
     assert (bool(describe_rest(analysis, LEAST)), bool(describe_noise(analysis, (), LEAST))) == (rest, noise)
+    assert describe_noise(analysis, (), LEAST).startswith("steps vary by 0%, computes by ") == noise
+    assert (
+        f"; steps longer than usual cost {100 * (1 - 20 / (19 + longer)):.2g}%" in describe_noise(analysis, (), LEAST)
+    ) == noise
+
+
+@pytest.mark.parametrize("clean", [0.95, 0.85])
+def test_many_small_losses_are_noise(clean: float) -> None:
+    """Where they cost a tenth together, and nothing varies by as much, the sentence says that."""
+    base = with_gains(job("healthy"), microbatch=(0.0, 0.0))
+    gains = dataclasses.replace(base.gains, clean_s=clean * base.gains.replayed_s, replayed_steps_s=np.ones(20))
+    what_if = dataclasses.replace(base.what_if, simulated_s=base.what_if.ideal_s)
+    said = describe_noise(dataclasses.replace(base, gains=gains, what_if=what_if), (), LEAST)
+    assert said.endswith("; many small losses cost 15% together; no cause can be named") == (clean < 0.9) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("tells", "why"),
+    [(None, "and all their computes are longer alike, as with more work"), (1.0, "in steps with more work")],
+)
+def test_more_work_is_claimed_only_where_tokens_tell(tells: float | None, why: str) -> None:
+    """Slow steps in which all computes are longer alike may have more work; where tokens say that they have, they have."""
+    base = with_gains(job("healthy"), step=(0.08, 0.08))
+    features = {**base.features, "step.shared": Feature(0.95), "sequence.slow_steps": Feature(tells, "")}
+    said = describe_noise(dataclasses.replace(base, features=features), (), LEAST)
+    assert said.startswith(f"steps slow on most workers cost 8% of the step time, {why}")
 
 
 @pytest.mark.parametrize(("spread", "noisy"), [(0.08, False), (0.2, True)])

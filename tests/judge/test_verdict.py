@@ -643,7 +643,7 @@ def test_a_large_slowdown_that_nothing_explains_is_not_healthy(slowdown: float, 
     found = reach(base, what_if=what_if)
     assert (found.verdict, found.causes, found.ledger) == (verdict, (), None)
     assert f"{100 * (1 - 1 / slowdown):.2g}%" in found.why or verdict == "healthy"
-    assert found.why.endswith("nothing to name") == (verdict == "noisy")
+    assert found.why.endswith("no cause can be named") == (verdict == "noisy")
 
 
 def test_steps_that_vary_are_noisy() -> None:
@@ -664,7 +664,7 @@ def test_a_late_first_step_is_no_cause_and_not_nothing(cost: float, verdict: str
     found = reach(analysis, features=features)
     assert (found.verdict, found.causes) == (verdict, ())
     assert found.why == (
-        "late workers at the start of a step cost 6% of the step time, in one step, nothing to name"
+        "late workers at the start of a step cost 6% of the step time, in one step; no cause can be named"
         if found.why
         else ""
     )

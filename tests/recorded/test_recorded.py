@@ -69,7 +69,7 @@ def test_batches_that_are_longer_on_all_ranks_make_no_job_straggle() -> None:
     """Bucketed batches: each step has as much work on all ranks, and no two steps the same."""
     found = diagnose("t10-buckets-d4", "recorded")
     assert (found.verdict, found.causes) == ("noisy", ())
-    assert "in steps with more work" in found.why
+    assert "with more work" in found.why
 
 
 def test_a_job_that_is_slower_for_most_of_its_steps() -> None:

@@ -122,11 +122,16 @@ def test_noise_and_alternatives_are_on_the_page(data: ReportData) -> None:
     assert "Or else" in told
     assert "sequence-imbalance, possible (0.37); what would tell: the documents of dp 1" in told
     noisy = dataclasses.replace(
-        data.diagnosis, verdict="noisy", why="steps vary by 4%, nothing to name", causes=(), ledger=None, plan=None
+        data.diagnosis,
+        verdict="noisy",
+        why="steps vary by 4%; no cause can be named",
+        causes=(),
+        ledger=None,
+        plan=None,
     )
     told = page.render(dataclasses.replace(data, diagnosis=noisy, plan=()))
     assert '<section class="verdict noisy"' in told
-    assert "steps vary by 4%, nothing to name" in told
+    assert "steps vary by 4%; no cause can be named" in told
 
 
 def test_every_figure_has_alt_text_and_table(rendered: str) -> None:
