@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from diagnose.model.budget import Lever
 from diagnose.model.cause import Alternative, Cause, Fix
 from diagnose.model.collectives import CollectivesDocument
+from diagnose.model.components import COMPONENTS, STALLED
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import LogRestart, LogSpikes, MadeBy
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Job
 from diagnose.model.training_log import LogFacts
 from diagnose.report import words
@@ -357,8 +359,12 @@ def describe_nothing(diagnosis: Diagnosis) -> str:
     best = words.best_gain(diagnosis)
     if best is None:
         return f"{said}."
+    if best[0] == COMPONENTS[STALLED[StallKind.PLANNED]]:
+        return f"{said}. {words.percent(best[1])} of the step time goes to {best[0]}, which is no fault."
     if best[1] >= 1.0 - 1.0 / diagnosis.min_speedup:
-        return f"{said}; most is lost to {best[0]}, {words.percent(best[1])} of the step time, and no cause is known for it."
+        below = f", and below {words.UNNAMED_FROM:.0%} that counts as ordinary variation"
+        lost = f"{words.percent(best[1])} of the step time is lost to {best[0]}; no cause can be named for it"
+        return f"{said}. {lost}{below if best[1] < words.UNNAMED_FROM else ''}."
     return f"{said}; the most, {best[0]}, would give back {words.percent(best[1])} of the step time."
 
 

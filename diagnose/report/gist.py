@@ -70,7 +70,8 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     now = f"{words.seconds(recorded)} a step"
     if diagnosis.verdict == "healthy":
         worth = words.best_gain(diagnosis)
-        return f"nothing worth {'mending' if worth is None else f'a speedup of {diagnosis.min_speedup:g}'}: {now}"
+        least = f"no known cause is worth a speedup of {diagnosis.min_speedup:g}"
+        return f"{'nothing worth mending' if worth is None else least}: {now}"
     from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
     if from_log and diagnosis.log is not None:
         return from_log + words.describe_starts(diagnosis.log)

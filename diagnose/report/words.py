@@ -52,6 +52,8 @@ UNEVEN = 0.5
 NO_SHARE = 0.0005
 #: What a healthy job could gain is named from this part of the step time on.
 WORTH_NAMING = 0.02
+#: ... and time without a known cause is a finding from here on: the judge's `UNKNOWN_SHARE`.
+UNNAMED_FROM = 0.05
 #: From this ratio on a job is said to be so many times slower, below it so many percent.
 _TIMES_FROM = 1.5
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from rich.cells import cell_len
 
+from diagnose.judge.unknown import UNKNOWN_SHARE
 from diagnose.model.cause import NotChecked
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Ledger
-from diagnose.report import junit, markdown, words
+from diagnose.report import facts, junit, markdown, words
 from diagnose.report.charts import draw_heat_map, draw_sparkline
 from diagnose.report.escape import to_encoding
 from diagnose.report.terminal import render
@@ -191,8 +192,25 @@ def test_healthy_names_the_most_that_could_be_gained() -> None:
     assert "healthy — no known cause that is worth a speedup of 5" in report
     said = " ".join(report.split())
     assert "would make the job at least 5 times as fast; the most, slow workers, would give back 15% of" in said
-    more = " ".join(render(dataclasses.replace(healthy(), features=features), width=200, color=False).split())
-    assert "as fast; most is lost to slow workers, 15% of the step time, and no cause is known for it." in more
+    more = facts.describe_nothing(dataclasses.replace(healthy(), features=features))
+    assert more.endswith(" as fast. 15% of the step time is lost to slow workers; no cause can be named for it.")
+
+
+@pytest.mark.parametrize(
+    ("component", "said"),
+    [
+        (
+            "pause",
+            "is lost to pauses in forwards or backwards; no cause can be named for it, and below 5% that counts as",
+        ),
+        ("evaluation", "goes to evaluation, logging and other planned work, which is no fault."),
+    ],
+)
+def test_healthy_says_why_a_loss_beside_it_is_no_finding(component: str, said: str) -> None:
+    """What a healthy job loses all the same is said with the reason why it is healthy."""
+    assert words.UNNAMED_FROM == UNKNOWN_SHARE
+    job = dataclasses.replace(healthy(), features={f"gain.{component}": 0.038})
+    assert f"times as fast. 3.8% of the step time {said}" in facts.describe_nothing(job)
 
 
 def test_percentages_are_never_cut() -> None:
