@@ -26,6 +26,8 @@ MAX_STALLS = 8
 #: ... of those that are not far shorter than the longest.
 STALL_SHARE = 0.1
 
+#: Features that say nothing more where another one reads the same.
+REPEATS = {"input.in_a_step": "input.a_step"}
 #: What features tell of the slowest worker alone.
 OF_SLOWEST = ("worker.ratio", "worker.forward_ratio", "worker.backward_ratio")
 
@@ -41,6 +43,8 @@ def list_evidence(
         if others and condition.feature in OF_SLOWEST:
             continue
         value = analysis.features[condition.feature].value
+        if condition.feature in REPEATS and value == analysis.features[REPEATS[condition.feature]].value:
+            continue
         yield EvidenceItem("rule", f"{rule.id}/{condition.feature}", text, {condition.feature: value})
     if others:
         share = share_on(analysis, rule.components, others)
@@ -115,7 +119,8 @@ def _describe_doubts(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
         yield EvidenceItem("rule", f"{rule.id}/one-dp-rank", text, {"dp_ranks": 1.0})
     if is_rare(analysis, rule.components):
         hits = analysis.features["stall.hits"].value
-        text = f"it happened {hits:.0f} times only, too seldom to show a period: anything that stops all workers looks like it"
+        often = "once" if hits == 1 else f"{hits:.0f} times"
+        text = f"it happened {often} only, too seldom to show a period: anything that stops all workers looks like it"
         yield EvidenceItem("rule", f"{rule.id}/rare", text, {"stall.hits": hits})
 
 

@@ -291,7 +291,7 @@ def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: flo
     if nobody is None or nobody.confidence <= cause.confidence:
         return cause
     unknown = report_unknown(analysis, max(said.judgement.rule.components, key=analysis.gains.recoverable), least)
-    text = f"it looks like a {cause.title}; what would tell: {nobody.tells_apart}"
+    text = f"what it looks like: {cause.title}; what would tell: {nobody.tells_apart}"
     others = [other for other in cause.alternatives if other is not nobody]
     if cause.confidence >= TOLD_FROM * nobody.confidence:
         others.append(Alternative(cause.cause, cause.confidence, nobody.tells_apart))

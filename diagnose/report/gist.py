@@ -22,7 +22,7 @@ MOST_CAUSES = 3
 #: Sentences of evidence in a row.
 _SENTENCES = 4
 #: Ends of the names of evidence that says how sure a cause is, not why it is there.
-_DOUBTS = ("/silent", "/after", "/one-dp-rank", "/rare", "/member", NO_SIGN)
+_DOUBTS = ("/silent", "/after", "/one-dp-rank", "/sequence.one_stage", "/rare", "/member", NO_SIGN)
 #: Who is heard first.
 _SOURCES = ("confirm", "telemetry", "rule", "collectives", "log", "change-point", "classifier")
 #: Parts of a step that are told on the first page: so many at most, and none smaller than this.

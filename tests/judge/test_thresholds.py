@@ -769,6 +769,16 @@ def test_figures_of_a_worker_that_is_not_named_are_not_told(slowest: tuple[int, 
     assert values.get("named") == ({"worker.named_share": pytest.approx(0.9)} if other else None)
 
 
+@pytest.mark.parametrize(("in_a_step", "told"), [(3.25, ["a_step"]), (3.5, ["a_step", "in_a_step"])])
+def test_waits_in_every_step_are_told_once(in_a_step: float, told: list[str]) -> None:
+    """Where a loader is late in every step, waits a step and waits in such a step are one figure."""
+    base = job("healthy")
+    waits = {"input.a_step": Feature(3.25), "input.in_a_step": Feature(in_a_step)}
+    analysis = dataclasses.replace(base, features={**base.features, **waits})
+    found = list_evidence(analysis, judged(analysis, "data-loading"), Benefit(0.2, np.full(8, 0.2)), None)
+    assert [item.id.partition("input.")[2] for item in found if "input." in item.id] == told
+
+
 @pytest.mark.parametrize(
     ("elsewhere", "without", "named", "recoverable"),
     [

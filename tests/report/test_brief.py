@@ -19,6 +19,7 @@ from diagnose.model.place import Link, Where, Worker
 from diagnose.report import overview, terminal, words
 from diagnose.report.brief import render
 from diagnose.report.escape import escape
+from diagnose.report.gist import list_reasons
 from tests.fixture_jobs import FIXTURES, diagnosed
 from tests.report.examples import EXAMPLES, either, healthy, inconclusive, two_causes, unknown, worker_fault
 from tests.report.hostile import HOSTILE, hostile
@@ -216,6 +217,14 @@ def test_after_the_others() -> None:
     page = page_of(dataclasses.replace(two_causes(), causes=(first, hidden)))
     assert "25% of the loss, after the others, sure 0.61" in page
     assert ": up to 6.6% after the others" in page
+
+
+def test_what_makes_a_cause_less_sure_is_no_reason_for_it() -> None:
+    """With one stage no other one confirms long documents: that stands with all evidence, not under why."""
+    texts = {"correlation": "both are long together", "one_stage": "no other stage can confirm it"}
+    evidence = [EvidenceItem("rule", f"sequence-imbalance/sequence.{key}", text, {}) for key, text in texts.items()]
+    cause = msgspec.structs.replace(two_causes().causes[0], evidence=tuple(evidence))
+    assert list_reasons(cause) == ["both are long together"]
 
 
 def test_many_causes() -> None:
