@@ -213,8 +213,10 @@ def _weigh(cause: Cause) -> str:
 def describe_action(cause: Cause) -> str:
     """Say what to do first, what a replay of it gives, and when it pays off; or what would come back at most."""
     if not cause.fixes:
-        refused = [f"; not for this job: {escape(fix.fix)}" for fix in cause.refused_fixes[:1]]
-        return f"no fix is known, {words.bound(cause)}{''.join(refused)}"
+        if not cause.refused_fixes:
+            return f"no fix is known, {words.bound(cause)}"
+        refused = escape(cause.refused_fixes[0].fix)
+        return f"{refused} is not for this job, and no other fix is known: {words.bound(cause)}"
     first = cause.fixes[0]
     if cause.recoverable_after_others is not None:
         return f"{prose(first.summary)}: {words.bound(cause)}"

@@ -219,6 +219,14 @@ def test_after_the_others() -> None:
     assert ": up to 6.6% after the others" in page
 
 
+def test_a_fix_that_is_not_for_this_job() -> None:
+    """Where the only fix is refused the page says so before it says what would come back."""
+    first, second = two_causes().causes
+    stuck = msgspec.structs.replace(second, refused_fixes=(RefusedFix("async-checkpoint", "it saves so already"),))
+    page = " ".join(page_of(dataclasses.replace(two_causes(), causes=(first, stuck))).split())
+    assert "Do async-checkpoint is not for this job, and no other fix is known: up to 7.0% without it" in page
+
+
 def test_what_makes_a_cause_less_sure_is_no_reason_for_it() -> None:
     """With one stage no other one confirms long documents: that stands with all evidence, not under why."""
     texts = {"correlation": "both are long together", "one_stage": "no other stage can confirm it"}
