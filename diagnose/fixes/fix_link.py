@@ -64,9 +64,9 @@ def _describe(trace: Trace, where: Where, what: str) -> str:
     named = []
     if where.workers:
         named.append(f"the {what} of the worker at {name_workers(where.workers)}")
-    if between := _find_switch(trace, where):
-        n_links = f"all {len(where.links)} links"
-        named.append(f"the switch or cable between hosts {' and '.join(between)}, as {n_links} between them are slow")
+    if sides := _find_switch(trace, where):
+        slow = "both" if len(where.links) == 2 else f"all {len(where.links)}"
+        named.append(f"{_name_switch(*sides)}, as {slow} links between them are slow")
     elif where.links:
         pairs = [f"{name_workers([a])} and {name_workers([b])}" for a, b in (link.ends for link in where.links[:3])]
         more = f" and {len(where.links) - 3} more" if len(where.links) > 3 else ""
@@ -78,7 +78,18 @@ def _describe(trace: Trace, where: Where, what: str) -> str:
     return f"mend {', and '.join(named)}" if named else "mend the network: transfers are slow everywhere at times"
 
 
-def _find_switch(trace: Trace, where: Where) -> tuple[str, ...]:
+def _name_switch(one: list[str], other: list[str]) -> str:
+    """Name what lies between hosts: two of them may have a cable of their own, more have a switch.
+
+    >>> _name_switch(["a"], ["b"]), _name_switch(["a", "b"], ["c", "d"])
+    ('the switch or cable between hosts a and b', 'the switch between hosts a, b on one side and c, d on the other')
+    """
+    if len(one) == len(other) == 1:
+        return f"the switch or cable between hosts {one[0]} and {other[0]}"
+    return f"the switch between hosts {', '.join(one)} on one side and {', '.join(other)} on the other"
+
+
+def _find_switch(trace: Trace, where: Where) -> tuple[list[str], ...]:
     """Name the hosts on both sides where several links are slow, and these are all that go from the one side to the other."""
     if trace.hosts is None or len(where.links) < 2:
         return ()
@@ -95,4 +106,4 @@ def _find_switch(trace: Trace, where: Where) -> tuple[str, ...]:
         for stage in range(trace.n_stages - 1):
             first, second = host_of(trace, dp, stage), host_of(trace, dp, stage + 1)
             crossing += (first in sides[0] and second in sides[1]) or (first in sides[1] and second in sides[0])
-    return tuple(sorted(str(name) for side in sides for name in side)) if crossing == len(slow) else ()
+    return tuple(sorted(sorted(str(name) for name in side) for side in sides)) if crossing == len(slow) else ()

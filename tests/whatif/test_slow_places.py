@@ -132,7 +132,7 @@ def test_a_switch_is_all_links_between_its_hosts() -> None:
     found = with_fault(NetworkFault(scope="switch", stage=1, slowdown=10.0, onset=6), spec)
     (cause,) = found.diagnosis.causes
     assert [(link.source.dp, link.source.pp) for link in cause.where.links] == [(dp, 1) for dp in range(4)]
-    assert "between hosts host-001 and host-002" in cause.fixes[0].summary
+    assert "cable between hosts host-001 and host-002, as all 4 links between them are slow" in cause.fixes[0].summary
     with pytest.raises(UsageError, match="on one"):
         generate(JOB, [NetworkFault(scope="switch", stage=1, onset=6)])
 
