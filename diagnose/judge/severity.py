@@ -19,18 +19,26 @@ BUILT_IN = Path(__file__).with_name(FILE_NAME)
 #: Those that have thresholds, the worst first; what reaches none of them is the last.
 _RATED: tuple[Severity, ...] = ("critical", "high", "medium")
 _LEAST: Severity = "low"
+#: What a line may ask for, and what is wrong above 1.
+_FIELDS = ("gain", "gpus", "sure")
+_AT_MOST_1 = {
+    "gain": "a part of the step, above 0 and at most 1",
+    "sure": "a confidence, above 0 and at most 1",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Threshold:
-    """What a cause must cost at least: a part of the step, and GPUs that do nothing, each times how sure it is."""
+    """What a cause must cost at least, a part of the step, and GPUs that do nothing, each times how sure it is; and how sure."""
 
     gain: float = 0.0
     gpus: float = 0.0
+    sure: float = 0.0
 
-    def is_reached(self, gain: float, n_gpus: int | None) -> bool:
+    def is_reached(self, gain: float, n_gpus: int | None, confidence: float) -> bool:
         """Say whether an expected gain reaches it; GPUs that nobody knows the number of reach nothing."""
-        return gain >= self.gain and (self.gpus == 0 or (n_gpus is not None and gain * n_gpus >= self.gpus))
+        reaches_gpus = self.gpus == 0 or (n_gpus is not None and gain * n_gpus >= self.gpus)
+        return gain >= self.gain and reaches_gpus and confidence >= self.sure
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +51,7 @@ class Severities:
         """Say how severe a cause is in a job of so many GPUs; None where nobody knows how many."""
         gain = cause.confidence * max(cause.recoverable, cause.recoverable_after_others or 0.0)
         for severity, any_of in self.thresholds:
-            if any(threshold.is_reached(gain, n_gpus) for threshold in any_of):
+            if any(threshold.is_reached(gain, n_gpus, cause.confidence) for threshold in any_of):
                 return severity
         return _LEAST
 
@@ -68,17 +76,16 @@ class _Reader(YamlReader):
     """Turns YAML nodes into thresholds."""
 
     def threshold(self, node: Any) -> Threshold:
-        """Read one line: `gain`, `gpus`, or both."""
+        """Read one line: `gain`, `gpus`, or both; and `sure`."""
         before = len(self.faults)
-        fields = self.mapping(node, (), ("gain", "gpus"))
-        if not fields and len(self.faults) == before:
+        fields = self.mapping(node, (), _FIELDS)
+        if not fields.keys() & {"gain", "gpus"} and len(self.faults) == before:
             self.fault(node, "expected gain, gpus or both, each with a number above 0")
-        return Threshold(**{key: self._positive(fields[key], key) for key in fields if key in ("gain", "gpus")})
+        return Threshold(**{key: self._positive(fields[key], key) for key in fields if key in _FIELDS})
 
     def _positive(self, node: Any, key: str) -> float:
-        """Read a number above 0; a gain is at most 1, the whole step."""
+        """Read a number above 0; a gain is at most 1, the whole step, and so is how sure a cause is."""
         value = self.number(node)
-        if value <= 0 or (key == "gain" and value > 1):
-            wanted = "a part of the step, above 0 and at most 1" if key == "gain" else "a number above 0"
-            self.fault(node, f"{key} is {value:g}; expected {wanted}")
+        if value <= 0 or (key in _AT_MOST_1 and value > 1):
+            self.fault(node, f"{key} is {value:g}; expected {_AT_MOST_1.get(key, 'a number above 0')}")
         return value

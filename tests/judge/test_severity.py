@@ -35,6 +35,9 @@ def cause_of(recoverable: float, confidence: float = 0.95, after: float | None =
         (0.05, 0.9, 8, "medium"),
         (0.05, 0.9, 1024, "high"),
         (0.2, 0.1, 8, "low"),  # a guess
+        (0.98, 0.49, 64, "high"),  # more probably something else: nobody is woken for it
+        (0.98, 0.5, 64, "critical"),
+        (0.98, 0.49, 4096, "high"),
         (-0.1, 0.9, 8, "low"),
     ],
 )
@@ -81,6 +84,8 @@ def test_own_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ("gain: 0.8", "gain: much", "2: expected a number"),
         ("gain: 0.8", "again: 0.8", "2: unknown key 'again'; did you mean 'gain'?"),
         ("{gain: 0.8}", "{}", "2: expected gain, gpus or both, each with a number above 0"),
+        ("{gain: 0.8}", "{sure: 0.5}", "2: expected gain, gpus or both, each with a number above 0"),
+        ("gain: 0.8", "gain: 0.8, sure: 50", "2: sure is 50; expected a confidence, above 0 and at most 1"),
         ("[{gain: 0.8}]", "[]", "2: expected a list"),
         ("critical: [{gain: 0.9}]", "critical: [", "1: is not YAML"),
     ],
