@@ -8,6 +8,8 @@ from diagnose.model.cause import When
 
 #: Stalls of which at least this part lies on the period are periodic.
 PERIODIC_FROM = 0.5
+#: ... and so many times the part of stalls in every step that lies there: half of these keep a period of two steps.
+BEYOND_EVERY_STEP = 1.5
 
 
 def date_cause(analysis: Analysis, components: Sequence[str], place: str) -> When:
@@ -29,5 +31,6 @@ def _find_period(analysis: Analysis, components: Sequence[str]) -> float | None:
     stops_all = analysis.gains.traits_of(components).stops_all
     if not stops_all or period is None or regular is None or is_rare(analysis, components):
         return None
-    is_periodic = (period.value or 0.0) > 1 and (regular.value or 0.0) >= PERIODIC_FROM
+    steps = period.value or 0.0
+    is_periodic = steps > 1 and (regular.value or 0.0) >= max(PERIODIC_FROM, BEYOND_EVERY_STEP / steps)
     return period.value if is_periodic else None

@@ -665,7 +665,9 @@ def test_one_rank_of_several_is_lone(n_dp: int, told: int, lacks: tuple[str, ...
         (5.0, 0.49, 3, None),
         (5.0, None, 3, None),
         (1.0, 0.9, 3, None),
-        (1.5, 0.9, 3, "periodic"),
+        (2.0, 0.75, 3, "periodic"),
+        (2.0, 0.74, 11, None),  # a gap in every step: half of them keep a period of two
+        (3.0, 0.5, 3, "periodic"),
         (5.0, 0.9, 2, None),
         (None, 0.9, 3, None),
     ],
@@ -673,7 +675,7 @@ def test_one_rank_of_several_is_lone(n_dp: int, told: int, lacks: tuple[str, ...
 def test_stalls_at_a_period_are_periodic(
     period: float | None, regularity: float | None, hits: int, pattern: str | None
 ) -> None:
-    """More than a step apart, half of them on the period, and at least three; only of what stops all workers."""
+    """Half of them on the period, more than of stalls in every step, and at least three; only of what stops all workers."""
     values = {"stall__period_steps": period, "stall__regularity": regularity, "stall__hits": hits}
     analysis = with_features(job(), **values, stall__checkpoint_share=0.0)
     analysis = dataclasses.replace(analysis, courses={})
