@@ -120,13 +120,14 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _row(n: int, cause: Cause, *, is_placed: bool) -> list[str]:
     """Give the line of a cause in the overview."""
+    after = cause.recoverable_after_others
     return [
         str(n),
         escape(cause.severity or "-"),
         code(cause.cause),
         text(words.spot(cause.where, is_placed=is_placed).removeprefix("at ")) or words.NOT_KNOWN,
         text(words.since(cause.when)) or words.NOT_KNOWN,
-        words.percent(cause.recoverable),
+        words.percent(cause.recoverable) if after is None else f"{words.percent(after)} after the others",
         words.percent(cause.share),
         words.confidence(cause.confidence),
     ]

@@ -68,6 +68,13 @@ def test_a_cause_tells_all() -> None:
     assert "   - mind: the host is lost" in report and "   - assumed: a spare is there" in report
 
 
+def test_what_pays_only_after_others_stands_in_the_table() -> None:
+    """Not the little that it gives back alone: that reads as a false alarm."""
+    first, second = two_causes().causes
+    hidden = msgspec.structs.replace(second, recoverable=0.001, recoverable_after_others=0.066)
+    assert "| 6.6% after the others | 25% |" in render(dataclasses.replace(two_causes(), causes=(first, hidden)))
+
+
 def test_plan_and_doubts() -> None:
     """Several fixes have an order, and what could not be checked and the warnings are lists."""
     steps = (
