@@ -350,7 +350,9 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
         warnings.append(f"{int(evaluates.sum())} steps have no backward, as an evaluation, and are left out ({listed})")
     if not (kept | evaluates).all():
         listed = ", ".join(str(int(step)) for step in steps[~(kept | evaluates)][:8])
-        warnings.append(f"{int((~(kept | evaluates)).sum())} steps miss too many operations and are dropped ({listed})")
+        n_dropped = int((~(kept | evaluates)).sum())
+        miss, are = ("step misses", "is") if n_dropped == 1 else ("steps miss", "are")
+        warnings.append(f"{n_dropped} {miss} too many operations and {are} dropped ({listed})")
     if len(blocks) > 1:
         sizes = ", ".join(f"{len(block.steps)} with {int(block.nodes.microbatch.max()) + 1}" for block in blocks)
         warnings.append(
@@ -465,7 +467,7 @@ def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
         # Of steps of two lengths most may be as long as the first: then the figure says nothing.
         longer = f" (up to {times:.1f} times the usual time)" if times > WARM_UP_RATIO else ""
         warnings.append(
-            f"the first {n_long} steps are a warm-up{longer}: they count in the slowdown as in the paper, causes are sought "
-            "without them"
+            f"the {'first step is' if n_long == 1 else f'first {n_long} steps are'} a warm-up{longer}: it counts in the slowdown "
+            "as in the paper, causes are sought without it"
         )
     return tuple(int(step) for step in steps[order][:n_long])
