@@ -30,6 +30,8 @@ STALL_SHARE = 0.1
 REPEATS = {"input.in_a_step": "input.a_step"}
 #: What features tell of the slowest worker alone.
 OF_SLOWEST = ("worker.ratio", "worker.forward_ratio", "worker.backward_ratio")
+#: What is said of a period, which two stops always have, and one has none.
+OF_PERIOD = ("stall.regularity",)
 
 
 def list_evidence(
@@ -37,10 +39,10 @@ def list_evidence(
 ) -> Iterator[EvidenceItem]:
     """List a rank with more documents, conditions, those that fail, members, doubts, stalls, change points, the classifier."""
     rule = judgement.rule
-    others = _name_others(analysis, rule)
+    others, seldom = _name_others(analysis, rule), is_rare(analysis, rule.components)
     yield from _describe_replica(analysis, rule)
     for condition, text in judgement.held:
-        if others and condition.feature in OF_SLOWEST:
+        if (others and condition.feature in OF_SLOWEST) or (seldom and condition.feature in OF_PERIOD):
             continue
         value = analysis.features[condition.feature].value
         if condition.feature in REPEATS and value == analysis.features[REPEATS[condition.feature]].value:

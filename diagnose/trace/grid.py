@@ -109,8 +109,8 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     evidence = hold_early_recvs(dense, evidence, steps)
     origin, shift, evidence = shift_origin(dense, evidence, warnings)
     refuse_steps_at_a_time(dense, origin, steps, name=name)
-    restarted = restarted or find_silent_restart(dense, evidence, origin, steps, warnings)
     of_others = _list_others(others, others_at, shift, group, members)
+    restarted = restarted or find_silent_restart(dense, Evidence.join([evidence, of_others]), origin, steps, warnings)
     evidence, of_others, other_types = _move_steady(evidence, of_others, others.other_types, n_steps)
     if restarted:
         of_others = of_others.take(of_others.end_s > -np.fmax.reduce(dense.end_s, axis=None))

@@ -39,6 +39,10 @@ MAX_CELLS_PER_FORWARD = 8
 SPARE_CELLS = 100_000
 #: A job that stands still for so many usual steps, and then for a step slower by such a factor, was started again.
 STOP_STEPS, SLOW_START_RATIO = 10.0, 1.3
+#: So was one that stands still for so many steps and seconds, however the next step is: to start processes, connect them and load
+#: what was saved takes minutes, and who saves for thirty steps saves so seldom that hardly a recording has it, and one of them
+#: says nothing of the cost. Recorded saves without rows took up to 8 steps, drawn ones up to 27.
+LONG_STOP_STEPS, LONG_STOP_S = 30.0, 60.0
 #: No other stop is longer than this part of it, and no row tells of this part of it.
 OTHER_STOPS_SHARE, TOLD_SHARE = 0.2, 0.5
 
@@ -111,10 +115,10 @@ def refuse_steps_at_a_time(dense: Dense, origin_s: Seconds | None, labels: Ints,
 def find_silent_restart(
     dense: Dense, evidence: Evidence, origin_s: Seconds | None, labels: Ints, warnings: list[str]
 ) -> tuple[int, ...]:
-    """Find the step, by index, before which the job stood still once, far longer than ever, and which then started slowly.
+    """Find the step, by index, before which the job stood still once, far longer than ever, or then started slowly.
 
-    Whoever starts a job again where a save ended leaves no step twice. `evidence` has times of its steps, which began at
-    `origin_s`, None where times are of the step; `labels` are the numbers of the steps.
+    Whoever starts a job again where a save ended leaves no step twice. `evidence` has rows of all types with times of their
+    steps, which began at `origin_s`, None where times are of the step; `labels` are the numbers of the steps.
     """
     if origin_s is None or len(origin_s) < MIN_STEPS:
         return ()
@@ -122,17 +126,21 @@ def find_silent_restart(
     usual_s = float(np.nanmedian(length_s))
     stop_s = np.where(np.diff(labels) == 1, np.diff(origin_s) - length_s[:-1], 0.0)
     at = int(np.nan_to_num(stop_s).argmax())
-    told_s = (evidence.end_s - np.maximum(evidence.start_s, length_s[at]))[evidence.step == at].max(initial=0.0)
+    after, before = evidence.take(evidence.step == at), evidence.take(evidence.step == at + 1)
+    told_s = max(
+        (after.end_s - np.maximum(after.start_s, length_s[at])).max(initial=0.0),
+        (np.minimum(before.end_s, 0.0) - before.start_s).max(initial=0.0),
+    )
+    starts_slowly = stop_s[at] > STOP_STEPS * usual_s and length_s[at + 1] > SLOW_START_RATIO * usual_s
     if (
-        not stop_s[at] > STOP_STEPS * usual_s
-        or not length_s[at + 1] > SLOW_START_RATIO * usual_s
+        not (starts_slowly or stop_s[at] > max(LONG_STOP_STEPS * usual_s, LONG_STOP_S))
         or np.nan_to_num(np.delete(stop_s, at)).max(initial=0.0) > OTHER_STOPS_SHARE * stop_s[at]
         or told_s > TOLD_SHARE * stop_s[at]
     ):
         return ()
     warnings.append(
-        f"the job stood still for {stop_s[at]:.3g} s before step {labels[at + 1]}, which is slow: taken for a restart, and for no "
-        "part of the steps"
+        f"the job stood still for {stop_s[at]:.3g} s between steps {labels[at]} and {labels[at + 1]}, far longer than ever: taken "
+        "for a restart, and for no part of the steps"
     )
     return (at + 1,)
 

@@ -157,18 +157,37 @@ def test_lost_rows_of_the_first_worker_are_no_second_run(lost: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "slower", "saved", "found"),
-    [(12.0, 1.5, 0.0, (7,)), (9.0, 1.5, 0.0, ()), (12.0, 1.2, 0.0, ()), (12.0, 1.5, 0.4, (7,)), (12.0, 1.5, 0.6, ())],
+    ("stop", "slower", "saved", "by", "found"),
+    [
+        (12.0, 1.5, 0.0, 6, (7,)),
+        (9.0, 1.5, 0.0, 6, ()),
+        (12.0, 1.2, 0.0, 6, ()),
+        (12.0, 1.5, 0.4, 6, (7,)),
+        (12.0, 1.5, 0.6, 6, ()),
+        (12.0, 1.5, 0.4, 7, (7,)),
+        (12.0, 1.5, 0.6, 7, ()),
+        (40.0, 1.0, 0.0, 6, (7,)),
+        (29.0, 1.0, 0.0, 6, ()),
+        (40.0, 1.0, 0.6, 6, ()),
+    ],
     ids=[
         "a long stop and a slow step",
         "too short a stop",
         "no slow step",
         "a row for less than half",
         "a row for most of it",
+        "a row of the next step for less than half",
+        "a row of the next step for most of it",
+        "more than thirty steps and a minute",
+        "less than thirty steps",
+        "a row for most of more than thirty steps",
     ],
 )
-def test_a_restart_that_runs_no_step_again(stop: float, slower: float, saved: float, found: tuple[int, ...]) -> None:
-    """After a stop of more than ten usual steps, which no row explains, the next takes longer: what lies between is no step's."""
+@pytest.mark.parametrize("optype", ["checkpoint", "saving"])
+def test_a_restart_that_runs_no_step_again(
+    stop: float, slower: float, saved: float, by: int, optype: str, found: tuple[int, ...]
+) -> None:
+    """After a stop of more than ten usual steps without rows a slow step tells it, or thirty do: what lies between is no step's."""
     rows = attempt()
     began = rows.groupby("step").start_ts.min()
     usual_s = float(np.median(np.diff(began)))
@@ -178,15 +197,21 @@ def test_a_restart_that_runs_no_step_again(stop: float, slower: float, saved: fl
     rows.loc[rows.step > 7, "start_ts"] += (slower - 1.0) * usual_s
     rows.loc[rows.step >= 7, "start_ts"] += stop * usual_s
     if saved:
-        save = (
-            rows[rows.step == 6]
-            .iloc[:1]
-            .assign(optype="checkpoint", start_ts=began[7], duration=saved * stop * usual_s)
-        )
+        save = rows[rows.step == by].iloc[:1].assign(optype=optype, start_ts=began[7], duration=saved * stop * usual_s)
         rows = pd.concat([rows, save])
     trace = load(rows)
     assert trace.restarted_steps == found
     assert says_restart(trace.warnings) == bool(found)
+
+
+@pytest.mark.parametrize(("faster", "found"), [(1.0, (7,)), (2.0, ())])
+def test_a_stop_of_less_than_a_minute_may_be_a_save(faster: float, found: tuple[int, ...]) -> None:
+    """Of forty steps in 78 s and of as many in 39 s the first alone is a restart."""
+    rows = attempt()
+    began = rows.groupby("step").start_ts.min()
+    rows.loc[rows.step >= 7, "start_ts"] += 40.0 * float(np.median(np.diff(began)))
+    rows = rows.assign(start_ts=rows.start_ts / faster, duration=rows.duration / faster)
+    assert load(rows).restarted_steps == found
 
 
 def test_a_restart_names_its_steps() -> None:
