@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
-from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op, of_types
-from diagnose.model.trace import TOKEN_COLUMNS, Ints, Nodes, Seconds
+from diagnose.model.optype import COMPUTE, DIRECTIONS, EVIDENCE, Op, of_types
+from diagnose.model.trace import TOKEN_COLUMNS, Bools, Ints, Nodes, Seconds
+from diagnose.trace.columns import begins_run
 from diagnose.trace.labels import count_rows, cut_rows, look_up, number_combinations, small_type
 from diagnose.trace.lost_rows import number_around_lost
 from diagnose.trace.placement import find_positions
@@ -115,7 +116,7 @@ def _count_operations(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list
             return dataclasses.replace(rows, seq=np.clip(rows.seq, 0, int(simulated.max()))), at
         warnings.append("seq_id is negative or far too large in some rows; counted again by start time")
     rows, at = _drop_repeated(dataclasses.replace(rows, seq=None), at, sizes, warnings)
-    return dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s)), at
+    return dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s, rows.duration_s)), at
 
 
 def _counts_what_is_left(cells: _Cells) -> bool:
@@ -198,7 +199,7 @@ def _mend_counts(
         warnings.append(f"{int(doubled.sum())} rows claim the place of another operation and are left out")
         return take_rows(rows, ~doubled), take_index(at, ~doubled)
     warnings.append("seq_id does not count the operations by start time; counted again")
-    return dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s)), at
+    return dataclasses.replace(rows, seq=derive_seq(row_key(rows, at, sizes), rows.start_s, rows.duration_s)), at
 
 
 def _find_nodes(rows: Rows, at: RowIndex, n_stages: int) -> tuple[NDArray[Any], Ints, Ints, Ints, Ints]:
@@ -220,7 +221,10 @@ def _find_nodes(rows: Rows, at: RowIndex, n_stages: int) -> tuple[NDArray[Any], 
 
 
 def _drop_repeated(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list[str]) -> tuple[Rows, RowIndex]:
-    """Drop rows that say the same of the same operation twice; of two that differ in `duration` the longer stays."""
+    """Drop rows that say the same of the same operation twice; of two that differ in `duration` the longer stays.
+
+    On a clock of 1 ms two recvs that waited begin together as well: without numbers transfers are dropped that others do not have.
+    """
     key = row_key(rows, at, sizes)
     order = np.lexsort((rows.duration_s, rows.start_s, key))
     key, start_s = key[order], rows.start_s[order]
@@ -230,10 +234,36 @@ def _drop_repeated(rows: Rows, at: RowIndex, sizes: GridSizes, warnings: list[st
         same &= seq[1:] == seq[:-1]
     if not same.any():
         return rows, at
+    repeated = np.flatnonzero(same)
+    if rows.seq is None:
+        is_exact = np.diff(rows.duration_s[order])[repeated] == 0
+        repeated = repeated[_are_beyond_others(key, repeated, is_exact, rows.op[order], at[2][order])]
+        if not len(repeated):
+            return rows, at
     keep = np.ones(len(rows), dtype=bool)
-    keep[order[:-1][same]] = False
-    warnings.append(f"{int(same.sum())} rows are duplicates and are left out")
+    keep[order[repeated]] = False
+    warnings.append(f"{len(repeated)} rows are duplicates and are left out")
     return take_rows(rows, keep), take_index(at, keep)
+
+
+def _are_beyond_others(key: Ints, repeated: Ints, is_exact: Bools, op: NDArray[Any], stage: NDArray[Any]) -> Bools:
+    """Mark the repeated rows by which a worker has more of a type in a step than its stage has otherwise.
+
+    Computes of one worker never begin together, and rows that are no operations need not be complete: there it is all of them.
+    `key`, `op` and `stage` are of all rows, sorted by `key`; exact copies are beyond first.
+    """
+    first = np.flatnonzero(begins_run(key))
+    counts = np.diff(np.r_[first, len(key)])
+    lane = np.searchsorted(first, repeated, side="right") - 1
+    distinct = counts - np.bincount(lane, minlength=len(first))
+    place = op[first].astype(np.int64) * (int(stage.max()) + 1) + stage[first]
+    usual = np.zeros(int(place.max()) + 1, dtype=np.int64)
+    for here in np.unique(place[lane]).tolist():
+        # Two that begin together are one of these: it is not the median that tells how many there are.
+        usual[here] = np.quantile(distinct[place == here], 1.0 - STRAY_SHARE, method="inverted_cdf")
+    beyond = of_types(op[repeated], (*COMPUTE, *EVIDENCE))
+    beyond |= derive_seq(lane, ~is_exact) < (counts - usual[place])[lane]
+    return beyond
 
 
 def _name_nodes(

@@ -82,9 +82,9 @@ def row_key(rows: Rows, at: RowIndex, sizes: GridSizes) -> Ints:
     return np.asarray(worker * len(Op) + rows.op)
 
 
-def derive_seq(key: Ints, start_s: NDArray[Any]) -> Ints:
-    """Count the operations of each key by start."""
-    order = np.lexsort((start_s, key))
+def derive_seq(key: Ints, start_s: NDArray[Any], duration_s: NDArray[Any] | None = None) -> Ints:
+    """Count the operations of each key by start, and those that start together by end, where durations are given."""
+    order = np.lexsort((start_s, key) if duration_s is None else (duration_s, start_s, key))
     ordered = key[order]
     first = np.flatnonzero(begins_run(ordered))
     seq = np.empty(len(key), dtype=np.int64)

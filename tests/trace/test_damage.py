@@ -66,6 +66,36 @@ def test_duplicates_are_left_out(rows: pd.DataFrame, healthy: WhatIf, drop: list
     assert analyse(trace).slowdown == pytest.approx(healthy.slowdown, rel=1e-12)
 
 
+@pytest.mark.parametrize("mostly", [False, True])
+@pytest.mark.parametrize("n_twice", [0, 5])
+def test_transfers_that_begin_together_are_no_duplicates(rows: pd.DataFrame, n_twice: int, *, mostly: bool) -> None:
+    """On a coarse clock two recvs of one worker begin together: of transfers only those that others lack are left out."""
+    # GIVEN recvs that began to wait with the one before them, in a third of the steps or in all others
+    lane = ["step", "dp_rank", "stage", "optype"]
+    before_s = rows.sort_values([*lane, "seq_id"]).groupby(lane).start_ts.shift().reindex(rows.index)
+    waits = rows.optype.str.endswith("recv") & (rows.seq_id == 2) & (rows.step.isin(np.unique(rows.step)[:2]) ^ mostly)
+    start_s = rows.start_ts.where(~waits, before_s)
+    together = rows.assign(start_ts=start_s, duration=rows.start_ts + rows.duration - start_s)
+    # WHEN rows lose their numbers and their order, and some of these recvs are there twice
+    twice = pd.concat([together, together[waits].sample(n_twice, random_state=1)]).sample(frac=1.0, random_state=2)
+    trace, wanted = load(twice.drop(columns="seq_id"), SHAPE.meta), load(together, SHAPE.meta)
+    # THEN it is the job with numbers
+    assert trace.warnings == ((f"{n_twice} rows are duplicates and are left out",) if n_twice else ())
+    np.testing.assert_array_equal(trace.blocks[0].start_s, wanted.blocks[0].start_s)
+    np.testing.assert_array_equal(trace.blocks[0].end_s, wanted.blocks[0].end_s)
+
+
+@pytest.mark.parametrize("optype", ["forward-compute", "gc"])
+def test_computes_and_evidence_that_begin_together_are_duplicates(rows: pd.DataFrame, optype: str) -> None:
+    """What is no transfer is left out where it is there twice, also on a worker that lacks another one."""
+    forwards = rows[rows.optype == "forward-compute"]
+    collections = forwards.assign(optype="gc", duration=0.0) if optype == "gc" else forwards.head(0)
+    rows = pd.concat([rows, collections], ignore_index=True)
+    mine = rows[(rows.optype == optype) & (rows.step == rows.step.max()) & (rows.dp_rank == 1) & (rows.stage == 1)]
+    twice = pd.concat([rows.drop(index=mine.index[-1]), mine.head(1)]).drop(columns="seq_id")
+    assert load(twice, SHAPE.meta).warnings[0] == "1 rows are duplicates and are left out"
+
+
 def test_a_whole_file_twice_counts_once(rows: pd.DataFrame, healthy: WhatIf) -> None:
     """Two copies of every row are one job."""
     trace = load(pd.concat([rows, rows]), SHAPE.meta)
