@@ -8,7 +8,7 @@ Source of the order: the prototype's (evidence first, then a slow worker, input,
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -36,8 +36,8 @@ MAX_SIZES = 3
 #: ... after those in forwards that are so many times as long as any other stall: single collections stand out so (arXiv 2505.05713,
 #: section 5.4, and a public trace of Primus: 240 to 280 ms beside 20 ms).
 APART_RATIO = 4.0
-#: In this order the place of a stall is asked what it says: each takes what the ones before it left, collections come after them.
-BY_PLACE = (attribute_to_plan, attribute_to_saves, attribute_to_input, attribute_to_allocator)
+#: In this order the place of a stall is asked what it says: each takes what the ones before it left, collections come last.
+BY_PLACE = (attribute_to_plan, attribute_to_saves, attribute_to_input, attribute_to_allocator, attribute_to_collection)
 
 
 def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
@@ -130,10 +130,24 @@ def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tup
 
 
 def _attribute_by_place(found: LongStalls) -> None:
-    """Attribute the stalls that stand out by where they lie; those of one size at a time."""
-    stalls, share = found.stalls, found.share
-    seconds = _sum_unexplained(stalls)
-    left = share * seconds > _quiet_ratio(share, stalls, found.n_stages) * (stalls.inside_s + stalls.before_s)
+    """Attribute the stalls that stand out by where they lie.
+
+    What begins late for something that is known may stand still besides: of that only collections choose no place.
+    """
+    stalls = found.stalls
+    stands_out = found.share > _quiet_ratio(found.share, stalls, found.n_stages)
+    _attribute_sizes(found, stands_out & (stalls.inside == 0) & (stalls.before == 0), BY_PLACE)
+    within_s = np.where((stalls.inside == 0) & (stalls.before != 0), stalls.inside_s, 0.0)
+    stands_out = found.share * within_s > _quiet_ratio(found.share, stalls, found.n_stages) * (
+        stalls.inside_s + stalls.before_s
+    )
+    _attribute_sizes(found, stands_out, (attribute_to_collection,))
+
+
+def _attribute_sizes(found: LongStalls, left: Bools, by_place: Sequence[Callable[[LongStalls], None]]) -> None:
+    """Ask what some stalls say by their place, those of one size at a time; `left`, of the shape of all, is used up."""
+    stalls = found.stalls
+    seconds = np.where(stalls.inside == 0, stalls.inside_s, 0.0) + np.where(stalls.before == 0, stalls.before_s, 0.0)
     apart_s = _length_apart(seconds, left)
     for size in range(MAX_SIZES + (apart_s is not None)):
         if not left.any():
@@ -144,26 +158,9 @@ def _attribute_by_place(found: LongStalls) -> None:
         least_s = LARGE_SHARE * (usual_s or 0.0) if size or apart_s is None else apart_s
         long = left & (seconds >= least_s)
         left &= ~long
-        for attribute in BY_PLACE:
-            attribute(dataclasses.replace(found, long=long & (stalls.inside == 0) & (stalls.before == 0)))
-        # What begins late for something else may stand still besides: that only collections choose no place for.
-        places = np.flatnonzero(long)  # mostly few
-        np.put(long, places, _is_unexplained(stalls, places))
-        attribute_to_collection(dataclasses.replace(found, long=long))
-
-
-def _sum_unexplained(stalls: Stalls) -> Seconds:
-    """Sum what is attributed to nothing yet in and before each compute, seconds."""
-    return np.where(stalls.inside == 0, stalls.inside_s, 0.0) + np.where(stalls.before == 0, stalls.before_s, 0.0)
-
-
-def _is_unexplained(stalls: Stalls, places: Ints) -> Bools:
-    """Say where something is attributed to nothing yet."""
-    found: Bools = np.logical_or(
-        (stalls.inside.take(places) == 0) & (stalls.inside_s.take(places) > 0),
-        (stalls.before.take(places) == 0) & (stalls.before_s.take(places) > 0),
-    )
-    return found
+        for attribute in by_place:
+            attribute(dataclasses.replace(found, long=long))
+            long &= ((stalls.inside == 0) & (stalls.inside_s > 0)) | ((stalls.before == 0) & (stalls.before_s > 0))
 
 
 def _length_apart(seconds: Seconds, left: Bools) -> float | None:
