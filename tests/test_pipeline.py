@@ -161,3 +161,32 @@ def test_buckets_of_gradients_may_differ_in_size(pp: int, dp: int) -> None:
     table = pd.concat([table[table.optype != "grads-reduce-scatter"], last, *buckets])
     found = diagnose_table(pa.Table.from_pandas(table, preserve_index=False))
     assert not found.causes
+
+
+def test_parameters_gathered_for_each_forward_and_backward() -> None:
+    """As sharded jobs do: each compute waits for a gather, each gather and reduction for all ranks. One rank is slow."""
+    rng = np.random.default_rng(5)
+    n_dp, pace = 6, np.where(np.arange(6) == 4, 1.5, 1.0)
+    parts = []
+
+    def add(step: int, name: str, seq: int, begin_s: np.ndarray, end_s: np.ndarray) -> np.ndarray:
+        lanes = {"step": step, "dp_rank": np.arange(n_dp), "stage": 0, "optype": name, "seq_id": seq}
+        parts.append(pd.DataFrame(lanes | {"start_ts": begin_s, "duration": end_s - begin_s}))
+        return end_s + 1e-5
+
+    def meet(step: int, name: str, seq: int, begin_s: np.ndarray) -> np.ndarray:
+        return add(step, name, seq, begin_s, np.full(n_dp, begin_s.max() + 0.02 * rng.lognormal(0.0, 0.05)))
+
+    for step in range(16):
+        now_s = np.zeros(n_dp)
+        for microbatch in range(3):
+            for i, (name, took_s) in enumerate((("forward-compute", 0.1), ("backward-compute", 0.2))):
+                now_s = meet(step, "params-all-gather", 2 * microbatch + i, now_s)
+                now_s = add(step, name, microbatch, now_s, now_s + took_s * pace * rng.lognormal(0.0, 0.01, n_dp))
+            now_s = meet(step, "grads-reduce-scatter", microbatch, now_s)
+        add(step, "optimizer", 0, now_s, now_s + 0.01)
+    found = diagnose_table(pa.Table.from_pandas(pd.concat(parts), preserve_index=False))
+    assert found.fidelity.replay_error < 0.005
+    worker = found.causes[0]
+    assert (worker.cause, [(place.dp, place.pp) for place in worker.where.workers]) == ("worker-fault", [(4, 0)])
+    assert worker.recoverable == pytest.approx(0.28, abs=0.03)

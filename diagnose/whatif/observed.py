@@ -300,13 +300,16 @@ def _types_apart(nodes: Nodes, sample: SampledLanes, order: Sequence[Ints]) -> l
 
 
 def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]], members: Ints) -> None:
-    """Take out waits of the step's end that the times contradict (another framework closes its steps in another order)."""
+    """Take out waits that the times contradict: another framework closes its steps in another order, or gathers more than once."""
+    op = block.nodes.op
     closing = (Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER, Op.GC)
-    in_graph = np.zeros(len(waits), dtype=bool)
+    in_graph, may_be_broken = np.zeros((2, len(waits)), dtype=bool)
     in_graph[members] = True
-    for node in members[of_types(block.nodes.op[members], closing)].tolist():
+    may_be_broken[members] = of_types(op[members], closing)
+    for node in members[of_types(op[members], (*closing, *DIRECTIONS))].tolist():
         for source in list(waits[node]):
-            if in_graph[source] and sample.held_share(source, node) < 1.0 - HELD_SHARE:
+            asked = in_graph[source] and (may_be_broken[node] or op[source] == Op.ALL_GATHER)
+            if asked and sample.held_share(source, node) < 1.0 - HELD_SHARE:
                 waits[node].discard(source)
 
 
