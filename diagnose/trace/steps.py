@@ -267,14 +267,8 @@ def add_collections(dense: Dense, evidence: Evidence) -> None:
     step, dp, stage = evidence.step[rows], evidence.dp[rows], evidence.stage[rows]
     after = np.zeros(len(rows), dtype=bool)
     starts, ends = [], []
-    ended_s = {
-        of_stage: dense.end_s[compute & (nodes.stage == of_stage)]
-        for of_stage in np.unique(nodes.stage[compute]).tolist()
-    }
-    # The row of the last compute, (n_steps, n_dp): a step in which nobody has one is shorter than others.
-    lacks = {of_stage: np.isnan(end_s[_find_last(end_s)]) for of_stage, end_s in ended_s.items()}
-    is_shorter = np.logical_and.reduce(list(lacks.values())).all(axis=1, keepdims=True)
-    for of_stage, end_s in ended_s.items():
+    for of_stage in np.unique(nodes.stage[compute]).tolist():
+        end_s = dense.end_s[compute & (nodes.stage == of_stage)]
         last = np.fmax.reduce(end_s, axis=0)
         here = stage == of_stage
         tail = here & (evidence.start_s[rows] >= last[step, dp] - TOLERANCE_S)
@@ -284,7 +278,8 @@ def add_collections(dense: Dense, evidence: Evidence) -> None:
         after |= tail
         if not tail.any():
             continue
-        start = np.where(lacks[of_stage] & ~is_shorter, np.nan, last)
+        # Where the row of the last compute was lost nobody knows when that ended; where it never was, nobody asks.
+        start = np.where(np.isnan(end_s[_find_last(end_s)]), np.nan, last)
         end = start.copy()
         cell = (step[tail], dp[tail])
         start[cell], end[cell] = evidence.start_s[rows[tail]], evidence.end_s[rows[tail]]

@@ -1,8 +1,11 @@
 """Where `seq_id` is missing and rows were lost, labels or gaps say which operations the others are."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from diagnose.faults.generate import generate
@@ -109,3 +112,37 @@ def test_lost_transfers_are_missing_and_no_others(p2p: str) -> None:
     there = np.isfinite(found)
     assert (~there).sum() == (~np.isfinite(whole)).sum() + len(lost)
     np.testing.assert_allclose(found[there], whole[there], atol=1e-9)
+
+
+def test_steps_with_fewer_microbatches_lack_none() -> None:
+    """A job begins with half of the microbatches, and nothing names them: there is no room where more could have been.
+
+    Nor has the first half rows of collections.
+    """
+    few, many = (JobSpec(pp=4, dp=2, microbatches=n, steps=6, noise=0.05, lacks=UNNAMED["1f1b"]) for n in (4, 8))
+    tables = [generate(spec).trace for spec in (few, many)]
+    tables[0] = tables[0].filter(pc.not_equal(tables[0]["optype"], "gc"))
+    at = tables[1].column_names.index("step")
+    tables[1] = tables[1].set_column(at, "step", pc.add(tables[1]["step"], pc.max(tables[0]["step"])))
+    trace = load_trace(to_file(pa.concat_tables([table.select(tables[0].column_names) for table in tables])))
+    assert sorted(int(block.nodes.microbatch.max()) + 1 for block in trace.blocks) == [4, 8]
+    assert not any(np.isnan(block.start_s).any() for block in trace.blocks)
+    assert not any("missing" in warning for warning in trace.warnings)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_of_a_production_trace_nearly_all_stay_where_they_were(shared: Path, single: bool) -> None:
+    """A hundredth of the rows of a published trace is lost, one by one or in stretches, and nothing names the others: few move."""
+    table = pq.read_table(shared / "artifact" / "trace-AR.parquet").drop_columns(["seq_id", "mb_id", "mc", "gmc"])
+    table = table.sort_by([(name, "ascending") for name in ("step", "dp_rank", "stage", "start_ts")])
+    rng = np.random.default_rng(1)
+    lost = rng.random(len(table)) < 0.01
+    if not single:
+        lost[:] = False
+        for first in rng.choice(len(table) - 30, 60, replace=False):
+            lost[first : first + rng.integers(1, 30)] = True
+    whole, found = (load_trace(to_file(part)).blocks[0] for part in (table, table.filter(pa.array(~lost))))
+    there = np.isfinite(found.start_s)
+    moved = ~np.isclose(found.start_s[there], whole.start_s[there], atol=1e-7)
+    assert found.start_s.shape == whole.start_s.shape
+    assert moved.sum() < 0.1 * lost.sum()

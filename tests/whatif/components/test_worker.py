@@ -18,6 +18,7 @@ from diagnose.whatif.components.worker import (
     slow_with,
     told_by_optimizer,
 )
+from diagnose.whatif.medians import find_shared
 from tests.judge.cases import measured
 
 N_MICROBATCHES, N_STEPS, N_DP = 8, 40, 4
@@ -308,3 +309,20 @@ def test_a_worker_is_slow_with_another(sure_in: tuple[int, int], other_in: tuple
     found = slow_with(sure, worker_log, 2)
     assert found[2, 1] == together
     assert not found[[0, 3]].any()
+
+
+@pytest.mark.parametrize(
+    ("values", "shared"),
+    [
+        ([0.06, 0.1, 0.11], 0.1),
+        ([0.01, 0.1, 0.11], 0.01),
+        ([-0.1, 0.1, 0.2, 0.3], 0.15),
+        ([-0.1, -0.1, 0.2, 0.3], 0.0),
+        ([0.001, 0.009, 0.01], 0.009),
+        ([np.nan, 0.1, np.nan], 0.1),
+    ],
+    ids=["half of it and more", "hardly", "a third has it", "on both sides", "too little to tell", "one is there"],
+)
+def test_what_stages_share_a_third_of_them_have_too(values: list[float], shared: float) -> None:
+    """The median, unless a third of the stages has less than half of it."""
+    assert find_shared(np.array(values), apart=0.015, axis=0) == pytest.approx(shared)
