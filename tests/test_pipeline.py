@@ -187,6 +187,6 @@ def test_parameters_gathered_for_each_forward_and_backward() -> None:
         add(step, "optimizer", 0, now_s, now_s + 0.01)
     found = diagnose_table(pa.Table.from_pandas(pd.concat(parts), preserve_index=False))
     assert found.fidelity.replay_error < 0.005
-    worker = found.causes[0]
+    (worker,) = found.causes
     assert (worker.cause, [(place.dp, place.pp) for place in worker.where.workers]) == ("worker-fault", [(4, 0)])
     assert worker.recoverable == pytest.approx(0.28, abs=0.03)

@@ -17,6 +17,8 @@ READS_AS = {
     "queue.steps_share": "part of the steps in which computes are held up; less than 1 since a change of versions",
     "queue.chance_deviations": "by how many standard deviations more computes end, or start, with communication in flight than by "
     "chance; 0 none, 4 no chance; misleads where a framework waits on purpose",
+    "queue.on_purpose_share": "part of the waits that are for a gather which the same compute waits for in nearly all steps and "
+    "ranks; 1 a job that gathers its parameters before each compute; misleads where a software always queues so",
     "queue.ratio": "time that a held compute waits over its work",
 }
 
@@ -39,5 +41,6 @@ def measure_contention(breakdown: Breakdown) -> Features:
         "queue.workers_share": Feature(float(workers.mean())),
         "queue.steps_share": Feature(float(held.any(axis=(0, 1, 2, 4)).mean())),
         "queue.chance_deviations": Feature(breakdown.queue_deviations),
+        "queue.on_purpose_share": Feature(breakdown.queue_on_purpose),
         "queue.ratio": Feature(float(np.median(wait_s[held] / work_s[held]))),
     }

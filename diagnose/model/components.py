@@ -176,6 +176,8 @@ class Breakdown:
     led_s: Seconds | None = None
     #: By how many standard deviations more computes wait for communication in flight than by chance; 0 where none does.
     queue_deviations: float = 0.0
+    #: Part of these waits that are for parameters which the same compute always waits for.
+    queue_on_purpose: float = 0.0
     #: What uneven experts explain of what is left.
     experts: Experts = NO_EXPERTS
     #: Broadcastable to `compute_s`, or one number: how long the schedule makes a compute against the ordinary one: beside

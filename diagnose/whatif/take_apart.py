@@ -156,6 +156,7 @@ def _take_apart(
         start_recorded=start_recorded,
         collected_s=collected_s,
         queue_deviations=queue.deviations,
+        queue_on_purpose=queue.on_purpose,
         experts=experts,
         variant_ratio=1.0 if variants is None else variants,
         has_token_costs=apart.has_token_costs,

@@ -1,15 +1,22 @@
 """Computes queued behind communication in flight: seconds in which a compute waits for a transfer of its own worker."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from diagnose.model.components import Traits
+from diagnose.model.feature import Features
+from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Seconds
+from diagnose.whatif.batches import HELD_SHARE
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.computes import gather_seconds
 from diagnose.whatif.contention import WaitedFor, Waits, measure_late_starts, measure_waits
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.waits import WaitGraph, add_waits
+
+#: Most of the waits are for parameters, always.
+ON_PURPOSE_SHARE = 0.5
 
 
 class QueuePart(Part):
@@ -44,6 +51,8 @@ class QueueWaits:
     by: tuple[dict[int, WaitedFor], ...]
     #: By how many standard deviations more computes wait than by chance; 0 where none does.
     deviations: float
+    #: Part of the waits that are for a gather which the same compute waits for in nearly all lanes.
+    on_purpose: float
 
 
 def find_queue_waits(
@@ -56,9 +65,20 @@ def find_queue_waits(
         gather_seconds(observed, [of_block.seconds for of_block in of_blocks], shape, n_stages)
         for of_blocks in (long, late)
     )
-    return QueueWaits(
-        inside_s, before_s, tuple(_merge_waits(*pair) for pair in zip(long, late, strict=True)), max(of_long, of_late)
-    )
+    by = tuple(_merge_waits(*pair) for pair in zip(long, late, strict=True))
+    return QueueWaits(inside_s, before_s, by, max(of_long, of_late), _share_on_purpose(observed, by))
+
+
+def _share_on_purpose(observed: Sequence[Observed], by: Sequence[dict[int, WaitedFor]]) -> float:
+    """Say which part of the waits a framework makes on purpose, as computes need their parameters; 0 where there are none."""
+    n_waits = n_on_purpose = 0
+    for o, of_block in zip(observed, by, strict=True):
+        for waited_for in of_block.values():
+            for source, at in waited_for.items():
+                n_waits += int(at.sum())
+                always = o.block.nodes.op[source] == Op.ALL_GATHER and at.mean() >= HELD_SHARE
+                n_on_purpose += int(at.sum()) if always else 0
+    return n_on_purpose / max(n_waits, 1)
 
 
 def _merge_waits(long: Waits, late: Waits) -> dict[int, WaitedFor]:
@@ -70,4 +90,17 @@ def _merge_waits(long: Waits, late: Waits) -> dict[int, WaitedFor]:
     return merged.by
 
 
-COMPONENT = Component("queue", QueuePart, inside=StallKind.QUEUE, before=StallKind.QUEUE)
+def _is_on_purpose(features: Features, explained: Collection[str]) -> bool:
+    """Say whether most computes that wait do so for their parameters, and always: that is how the job is made."""
+    del explained
+    share = features.get("queue.on_purpose_share")
+    return share is not None and (share.value or 0.0) >= ON_PURPOSE_SHARE
+
+
+COMPONENT = Component(
+    "queue",
+    QueuePart,
+    inside=StallKind.QUEUE,
+    before=StallKind.QUEUE,
+    traits=Traits(is_excused=_is_on_purpose),
+)
