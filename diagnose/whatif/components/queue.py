@@ -11,7 +11,7 @@ from diagnose.model.trace import Seconds
 from diagnose.whatif.batches import HELD_SHARE
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.computes import gather_seconds
-from diagnose.whatif.contention import WaitedFor, Waits, measure_late_starts, measure_waits
+from diagnose.whatif.contention import WaitedFor, Waits, late_tolerance, measure_late_starts, measure_waits
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.waits import WaitGraph, add_waits
 
@@ -51,7 +51,7 @@ class QueueWaits:
     by: tuple[dict[int, WaitedFor], ...]
     #: By how many standard deviations more computes wait than by chance; 0 where none does.
     deviations: float
-    #: Part of the waits that are for a gather which the same compute waits for in nearly all lanes.
+    #: Part of the waits that are for a gather before the end of which the same compute hardly ever begins.
     on_purpose: float
 
 
@@ -73,10 +73,13 @@ def _share_on_purpose(observed: Sequence[Observed], by: Sequence[dict[int, Waite
     """Say which part of the waits a framework makes on purpose, as computes need their parameters; 0 where there are none."""
     n_waits = n_on_purpose = 0
     for o, of_block in zip(observed, by, strict=True):
-        for waited_for in of_block.values():
+        for node, waited_for in of_block.items():
+            begins_s = o.block.start_s[node] + late_tolerance(o, node)
             for source, at in waited_for.items():
                 n_waits += int(at.sum())
-                always = o.block.nodes.op[source] == Op.ALL_GATHER and at.mean() >= HELD_SHARE
+                always = o.block.nodes.op[source] == Op.ALL_GATHER and (
+                    (begins_s >= o.block.end_s[source]).mean() >= HELD_SHARE
+                )
                 n_on_purpose += int(at.sum()) if always else 0
     return n_on_purpose / max(n_waits, 1)
 
