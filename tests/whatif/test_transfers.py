@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 
 from diagnose.faults import spec as specs
 from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
@@ -17,7 +19,7 @@ from diagnose.features.suspects import list_ways
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.transfers import SlowPlaces, Transfers
 from diagnose.whatif.transfers import measure_transfers
-from tests.judge.cases import Measured, measure
+from tests.judge.cases import Measured, diagnosed, measure
 
 DP, FACTOR = 1, 5.0
 MODES: tuple[specs.P2P, ...] = ("blocking", "asynchronous")
@@ -143,3 +145,11 @@ def test_a_group_that_flaps_is_measured_against_the_others(stage: int) -> None:
     found = transfers_of(measure(record(inputs, simulate(inputs))))
     assert found.group_excess_s[stage] == pytest.approx(2 / 8 * 0.5, rel=0.05)
     assert np.delete(found.group_excess_s, stage).max() < 1e-3
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "asynchronous"])
+def test_the_only_link_is_slower_from_a_step_on(p2p: Any) -> None:
+    """By two thirds, in a job of more steps than are looked at to learn what is usual."""
+    spec = JobSpec(pp=2, dp=1, microbatches=4, steps=40, forward_s=0.01, transfer_s=0.02, p2p=p2p, seed=1)
+    slow = NetworkFault(scope="link", stage=0, slowdown=1.7, onset=20)
+    assert "network-fault" in [cause.cause for cause in diagnosed(spec, slow).causes]

@@ -104,27 +104,22 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
             continue
         sampled = _sample(o, by_stage)  # (n_nodes, n_steps, n_dp)
         places = list(by_stage.items())
-        if (
-            op in DP_COLLECTIVES
-        ):  # all members move together: a stage's group is one place; each chunk has buffers of its size
+        group_s: dict[int, float] = {}
+        if op in DP_COLLECTIVES:
+            # All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their own
+            # sizes: the same one of other stages is its equal.
             sampled = {stage: s.min(axis=2, keepdims=True) for stage, s in sampled.items()}
             places = [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))]
-            usual_s = {
-                int(n): float(median(s))
-                for stage, at in by_stage.items()
-                for n, s in zip(at, sampled[stage], strict=True)
-            }
+            for i in range(max(len(at) for at in by_stage.values())):
+                equal = {int(at[i]): median(sampled[stage][i]) for stage, at in by_stage.items() if i < len(at)}
+                group_s |= dict.fromkeys(equal, float(lower_median(np.array([*equal.values()]))))
         equals = _measure_ordinary(list(sampled.values()))
         if op in P2P and len(observed) > 1:
             equals = _ask_others(equals, sampled, [other for other in observed if other is not o], op)
         for stage, at in places:
             ordinary = equals
             if op in DP_COLLECTIVES:
-                # Those of a stage, one after the other, have buffers of their own sizes: the same one of other stages is its equal.
-                nth = by_stage[stage].tolist().index(at[0])
-                alike_s = [usual_s[int(nodes[nth])] for nodes in by_stage.values() if len(nodes) > nth]
-                group_s = float(lower_median(np.array(alike_s)))
-                ordinary = _measure_group(o.own[at[0]].min(axis=1), group_s, equals, slow_links.get(stage))
+                ordinary = _measure_group(o.own[at[0]].min(axis=1), group_s[int(at[0])], equals, slow_links.get(stage))
             usual, top = ordinary.usual_s, ordinary.top_s
             slow_level = ordinary.slow_s + SLOW_LEVEL_SHARE * step_s
             slow_step = max(slow_level, top)
@@ -253,7 +248,7 @@ def _measure_ordinary(by_stage: Sequence[Seconds]) -> _Ordinary:
         usual = float(lower_median(medians[quickest]))
         by_stage = [s[:, :, nan_median(s, axis=(0, 1)) <= TWO_LEVELS_RATIO * usual] for s in by_stage]
     if len(medians) == 1:
-        return _measure_place(by_stage[0])
+        return dataclasses.replace(_measure_place(by_stage[0]), stretch=None)  # of some steps only
     tops = np.concatenate([nan_quantile(s, HIGH_QUANTILE, axis=(0, 1)) for s in by_stage])
     usual = max(usual, 0.0)
     top = max(usual, float(lower_median(tops)))
