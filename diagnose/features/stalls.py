@@ -395,7 +395,7 @@ def _waits_always(breakdown: Breakdown, waits: _Waits) -> bool:
     if (
         waits.told.any()
         or (told is not None and told.any())
-        or not waits.seconds[0, 0, 1:].sum() <= HALF_SHARE * waited_s.sum()
+        or waits.seconds[0, 0, 1:].sum() > HALF_SHARE * waited_s.sum()
     ):
         return False
     longest_s = waited_s.max(axis=1)

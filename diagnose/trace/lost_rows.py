@@ -69,36 +69,44 @@ def _number_by_gaps(rows: Rows, key: Ints, counts: Ints, types: Sequence[Op], kn
         of_stage = of_stage[np.lexsort((rows.op[of_stage], rows.start_s[of_stage], worker[of_stage]))]
         full = of_stage[is_full[worker[of_stage]]].reshape(-1, int(of_worker[:, stage].max(axis=0).sum()))
         full = full[(rows.op[full] == rows.op[full[:1]]).all(axis=1)]
+        if not len(full):
+            continue
+        usual_s = median(_gaps(rows, full, step_s), axis=0), median(rows.duration_s[full], axis=0)
         lost = of_stage[is_short[worker[of_stage]]]
         _, first, n_left = np.unique(worker[lost], return_index=True, return_counts=True)
-        for n in np.unique(n_left) if len(full) else ():
+        for n in np.unique(n_left):
             left = lost[first[n_left == n][:, None] + np.arange(n)]
-            placed, number = _place(rows, full, left, step_s, known)
+            placed, number = _place(rows, full[0], usual_s, left, step_s, known)
             seq[left[placed]], known[left[placed]] = number[placed], True
     return dataclasses.replace(rows, seq=seq), known
 
 
 def _place(
-    rows: Rows, full: Ints, left: Ints, step_s: tuple[Seconds, Seconds], known: Bools
+    rows: Rows,
+    whole: Ints,
+    usual_s: tuple[Seconds, Seconds],
+    left: Ints,
+    step_s: tuple[Seconds, Seconds],
+    known: Bools,
 ) -> tuple[Bools, NDArray[Any]]:
     """Say of which workers and steps the gaps tell what their rows are, shape (n_lanes,), and their numbers, (n_lanes, n).
 
-    `full` and `left` are rows of workers and steps that have all, shape (n_full, n_all), and of those that lack as many.
+    `whole` are the rows of a worker and step that has all, shape (n_all,), `left` of those that lack as many; `usual_s` are the
+    gaps and the lengths of whole ones.
     """
     assert rows.seq is not None
-    (n_lanes, n), n_all = left.shape, full.shape[1]
+    (n_lanes, n), n_all = left.shape, len(whole)
     if left.size * (n_all - n + 1) ** 2 > MAX_COMPARED:
         return np.zeros(n_lanes, dtype=bool), left
     may_be = np.arange(n)[:, None] + np.arange(n_all - n + 1)
-    op, seq = rows.op[full[0]][may_be], rows.seq[full[0]][may_be]
-    fitting = (rows.op[left][:, :, None] == op) & (~known[left][:, :, None] | (rows.seq[left][:, :, None] == seq))
-    usual_gap_s, usual_s = median(_gaps(rows, full, step_s), axis=0), median(rows.duration_s[full], axis=0)
-    place, fits, has_room = _fit_gaps(usual_gap_s, usual_s, _gaps(rows, left, step_s), fitting)
-    computes = of_types(rows.op, DIRECTIONS)
-    only_transfers = (
-        computes[left].sum(axis=1) == computes[full[0]].sum()
-    )  # these may take no time: nothing has room for them
-    return fits & (has_room | only_transfers), rows.seq[full[0]][place]
+    op, seq = rows.op[left], rows.seq[whole]
+    fitting = (op[:, :, None] == rows.op[whole][may_be]) & (
+        ~known[left][:, :, None] | (rows.seq[left][:, :, None] == seq[may_be])
+    )
+    place, fits, has_room = _fit_gaps(*usual_s, _gaps(rows, left, step_s), fitting)
+    # Transfers may take no time: where no compute is lost nothing need have room.
+    only_transfers = of_types(op, DIRECTIONS).sum(axis=1) == of_types(rows.op[whole], DIRECTIONS).sum()
+    return fits & (has_room | only_transfers), seq[place]
 
 
 def _bound_steps(rows: Rows, lane: Ints) -> tuple[Seconds, Seconds]:

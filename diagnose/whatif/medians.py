@@ -13,6 +13,17 @@ MEDIAN_ERROR = 1.2533
 SHARED_SHARE = 0.5
 
 
+def nearest_zero_center(values: Seconds, *, axis: int) -> Seconds:
+    """Take the median; of two values the one nearer to zero, of one that one."""
+    if values.shape[axis] != 2:
+        return np.asarray(nan_median(values, axis=axis))
+    first, second = np.take(values, 0, axis=axis), np.take(values, 1, axis=axis)
+    same_side = np.sign(first) == np.sign(second)
+    nearer = np.where(np.abs(first) < np.abs(second), first, second)
+    nearer = np.where(np.isnan(first), second, np.where(np.isnan(second), first, nearer))
+    return np.where(same_side | np.isnan(first) | np.isnan(second), nearer, 0.0)
+
+
 def find_shared(values: Seconds, *, apart: float, axis: int) -> Seconds:
     """Say what values share: the median, or what a third of them have if that is less than half of it, and less by `apart`.
 
@@ -23,17 +34,6 @@ def find_shared(values: Seconds, *, apart: float, axis: int) -> Seconds:
     last = np.maximum((~np.isnan(values)).sum(axis=axis, keepdims=True), 1) - 1
     lower, upper = (np.take_along_axis(ordered, at, axis=axis).squeeze(axis) for at in (last // 3, last - last // 3))
     least = np.where(lower > 0.0, lower, np.minimum(upper, 0.0))
-    center = nan_median(values, axis=axis)
+    center = nearest_zero_center(values, axis=axis)
     is_own = (np.abs(least) < SHARED_SHARE * np.abs(center)) & (np.abs(center - least) > apart)
     return np.asarray(np.where(is_own, least, center))
-
-
-def nearest_zero_center(values: Seconds, *, axis: int) -> Seconds:
-    """Take the median; of two values the one nearer to zero, of one that one."""
-    if values.shape[axis] != 2:
-        return np.asarray(nan_median(values, axis=axis))
-    first, second = np.take(values, 0, axis=axis), np.take(values, 1, axis=axis)
-    same_side = np.sign(first) == np.sign(second)
-    nearer = np.where(np.abs(first) < np.abs(second), first, second)
-    nearer = np.where(np.isnan(first), second, np.where(np.isnan(second), first, nearer))
-    return np.where(same_side | np.isnan(first) | np.isnan(second), nearer, 0.0)

@@ -106,8 +106,8 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
         places = list(by_stage.items())
         group_s: dict[int, float] = {}
         if op in DP_COLLECTIVES:
-            # All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their own
-            # sizes: the same one of other stages is its equal.
+            # All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their
+            # own sizes: the same one of other stages is its equal.
             sampled = {stage: s.min(axis=2, keepdims=True) for stage, s in sampled.items()}
             places = [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))]
             for i in range(max(len(at) for at in by_stage.values())):
