@@ -234,7 +234,8 @@ def _draw_transfers(spec: JobSpec, programme: Programme) -> Seconds:
     typical_s[programme.is_op(*P2P)] = min(spec.launch_delay_s, spec.transfer_s)
     for op, share in COLLECTIVE_SHARE.items():
         per_call = spec.vpp if op in DP_COLLECTIVES and op != Op.SEPARATE else 1
-        typical_s[programme.is_op(op)] = spec.collective_s * share / per_call
+        often = spec.shards and op in (Op.ALL_GATHER, Op.REDUCE_SCATTER)
+        typical_s[programme.is_op(op)] = share * (spec.gather_s if often else spec.collective_s / per_call)
     spread = np.where(programme.is_op(*P2P), TRANSFER_SPREAD, np.where(typical_s > 0, COLLECTIVE_SPREAD, 0.0))
     log = spread[:, None, None] * rng.standard_normal((len(programme.tasks), *lanes))
     for meeting in programme.meetings:
@@ -279,5 +280,5 @@ def _gap_share(spec: JobSpec, task: Task) -> float:
     if task.op == Op.LAYERNORM:
         return LAYERNORM_GAP_SHARE
     opening = Op.FORWARD if task.stage == 0 else Op.FORWARD_RECV
-    scatter_alone = task.op == Op.REDUCE_SCATTER and not spec.separate
+    scatter_alone = task.op == Op.REDUCE_SCATTER and not spec.overlaps_scatters
     return 1.0 if task.seq == 0 and (task.op == opening or scatter_alone) else 0.0

@@ -55,14 +55,15 @@ class Gate:
 class Launch:
     """What a stream of a worker launches at once: the next launch waits until all its tasks have ended.
 
-    `after` are tasks of other streams of the same worker that must have ended before. Where it is `together` all dp ranks start it
-    when the last of them would. Computes of one launch end each by itself.
+    `after` are tasks of other streams of the same worker that must have ended before, but for the part `within` of each that may be
+    left. Where it is `together` all dp ranks start it when the last of them would. Computes of one launch end each by itself.
     """
 
     tasks: tuple[int, ...]
     after: tuple[int, ...] = ()
     gates: tuple[Gate, ...] = ()
     together: bool = False
+    within: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -204,8 +205,10 @@ class _Worker:
     def write(self) -> None:
         """Write the worker's step from all-gather to optimizer."""
         if self.spec.has_dp and self.spec.gathers:
-            self.gathers = [self._task(Op.ALL_GATHER, chunk, chunk=chunk) for chunk in range(self.spec.vpp)]
-            self.collectives += [Launch((gather,)) for gather in self.gathers]
+            n_gathers = len(self.order) if self.spec.shards else self.spec.vpp
+            self.gathers = [self._task(Op.ALL_GATHER, i, chunk=i % self.spec.vpp) for i in range(n_gathers)]
+            if not self.spec.shards:
+                self.collectives += [Launch((gather,)) for gather in self.gathers]
         if self.spec.pp == 1:
             for compute in self.order:
                 self._launch((compute,))
@@ -238,9 +241,12 @@ class _Worker:
         self._launch((self.computes[op, number],))
 
     def _launch(self, computes: Sequence[Compute], after: Sequence[int] = ()) -> None:
-        """Launch a compute, or two at the same time; the first forward of a chunk needs that chunk's parameters."""
-        opening = {compute.chunk for compute in computes if compute.op == Op.FORWARD and compute.microbatch == 0}
-        needs = [*after, *(gather for chunk, gather in enumerate(self.gathers) if chunk in opening)]
+        """Launch a compute, or two at the same time; the first forward of a chunk needs its parameters, or each compute does."""
+        if self.spec.shards:
+            opening = {self.order.index(compute) for compute in computes}
+        else:
+            opening = {compute.chunk for compute in computes if compute.op == Op.FORWARD and compute.microbatch == 0}
+        needs = [*after, *(gather for i, gather in enumerate(self.gathers) if i in opening)]
         tasks = tuple(self.draft.ids[compute.op, self.stage, compute.number] for compute in computes)
         self.main.append(Launch(tasks, after=tuple(needs)))
 
@@ -379,25 +385,43 @@ class _Worker:
     def _close_step(self) -> None:
         """Write what follows the last compute: gradients, clip, optimizer."""
         spec = self.spec
-        overlapped = spec.separate and spec.has_dp
+        overlapped = spec.overlaps_scatters
         scatters: tuple[int, ...] = ()
-        if spec.has_dp:
+        if spec.shards and spec.has_dp:
+            scatters = self._write_shards()
+        elif spec.has_dp:
             chunks = range(spec.vpp - 1, -1, -1) if overlapped else range(spec.vpp)
             scatters = tuple(self._task(Op.REDUCE_SCATTER, i, chunk=chunk) for i, chunk in enumerate(chunks))
             if overlapped:
                 self.collectives += [
-                    Launch((s,), after=(self._last_backward(c),)) for s, c in zip(scatters, chunks, strict=True)
+                    Launch((s,), after=(self._last_backward(c),), within=spec.scatters_within)
+                    for s, c in zip(scatters, chunks, strict=True)
                 ]
         layernorm = Launch((self._task(Op.LAYERNORM),), after=scatters[-1:] if overlapped else (), gates=self._gates())
         self.main.append(layernorm)
         if self.stage in (0, spec.pp - 1):
             self.main.append(Launch((self._task(Op.EMBEDDING),)))
-        if overlapped:
+        if spec.separate and spec.has_dp:
             self.main.append(Launch((self._task(Op.SEPARATE),)))
-        else:
+        if not overlapped:
             self.main += [Launch((scatter,)) for scatter in scatters]
         closing = (Op.OPTIMIZER,) if spec.clip == "none" else (Op.CLIP, Op.OPTIMIZER)
         self.main += [Launch((self._task(op),)) for op in closing]
+
+    def _write_shards(self) -> tuple[int, ...]:
+        """Write gathers, each while the compute before its own runs, and in another stream the scatter behind each backward."""
+        computes = [self.draft.ids[compute.op, self.stage, compute.number] for compute in self.order]
+        for i, gather in enumerate(self.gathers):
+            self.collectives.append(Launch((gather,), after=tuple(computes[max(i - 2, 0) : max(i - 1, 0)])))
+        backwards = [compute for compute, (op, *_) in zip(computes, self.order, strict=True) if op == Op.BACKWARD]
+        scatters = tuple(self._task(Op.REDUCE_SCATTER, i, chunk=0) for i in range(len(backwards)))
+        self.draft.streams.append(
+            [
+                Launch((scatter,), after=(backward,), within=self.spec.scatters_within)
+                for scatter, backward in zip(scatters, backwards, strict=True)
+            ]
+        )
+        return scatters
 
     def _last_backward(self, chunk: int) -> int:
         """Find the backward after which a chunk's gradients are complete."""

@@ -56,14 +56,15 @@ def record(inputs: Inputs, times: Times) -> pa.Table:
 
 
 def _lose(spec: JobSpec, table: pa.Table) -> pa.Table:
-    """Leave out the columns that the trace lacks, and runs of rows that are lost."""
+    """Leave out the columns that the trace lacks, and runs of rows that are lost: of one worker, one after the other."""
+    in_time = np.lexsort([table[name].to_numpy() for name in ("start_ts", "stage", "dp_rank", "step")])
     table = table.drop_columns([name for name in spec.lacked if name in table.column_names])
     if not spec.lost_share:
         return table
     rng, mean_rows = spec.random("lost"), (1 + LOST_ROWS) / 2
     kept = np.ones(table.num_rows, dtype=bool)
     for first in rng.integers(table.num_rows, size=max(1, round(spec.lost_share * table.num_rows / mean_rows))):
-        kept[first : first + int(rng.integers(1, LOST_ROWS + 1))] = False
+        kept[in_time[first : first + int(rng.integers(1, LOST_ROWS + 1))]] = False
     return table.filter(pa.array(kept))
 
 

@@ -107,7 +107,8 @@ class _Run:
         """Start the tasks of a launch together, and move those that have everybody they meet."""
         start_s = np.broadcast_to(free_s, self.inputs.lanes)
         for source in launch.after:
-            start_s = np.maximum(start_s, self.end_s[source])
+            left_s = launch.within * (self.end_s[source] - self.start_s[source])
+            start_s = np.maximum(start_s, self.end_s[source] - left_s)
         for gate in launch.gates:
             start_s = np.maximum(start_s, self._open(gate))
         delays = [self._delay(task) for task in launch.tasks]

@@ -104,6 +104,11 @@ class JobSpec:
     gathers: bool = True
     #: Reduce-scatter of a model chunk overlaps with the backward of the next, and a separate-grads-all-reduce follows.
     separate: bool = False
+    #: Seconds of a params-all-gather before each compute, while the one before runs; a reduce-scatter then follows each backward.
+    #: 0: there is one of each in a step.
+    gather_s: float = 0.0
+    #: Part of a backward that is left when the reduce-scatter of its gradients begins; above 0 it overlaps with the last one, too.
+    scatters_within: float = 0.0
     #: The last stage averages its loss over the dp ranks before its layernorm-grads; no row records it.
     averages_loss: bool = True
     #: All stages of dp rank 0 wait for each other before layernorm-grads (one production job does so); no row records it.
@@ -172,7 +177,8 @@ class JobSpec:
             A size below 1, a negative or infinite time, interleaving without stages or with odd microbatches, an unknown
             point-to-point mode, schedule, clip or kind of member rows, rows of every member where there is one, a schedule that
             does not interleave with several chunks, transfers that would wait in a circle, columns that a trace cannot lack, a part
-            above 1, a negative seed or number of workers or ranks on a host.
+            above 1, gathers before each compute where there are chunks or split backwards, a negative seed or number of workers or
+            ranks on a host.
         """
         for name in ("pp", "vpp", "dp", "microbatches", "steps", "tp_size", "cp_size"):
             if getattr(self, name) < 1:
@@ -193,14 +199,21 @@ class JobSpec:
                 expected = ", ".join(get_args(kind))
                 raise UsageError(f"{name} is {getattr(self, name)!r}; expected one of {expected}", where="job spec")
         self._check_schedule()
-        if self.weight_share > 1:
-            raise UsageError(f"weight_share is {self.weight_share}; expected at most 1", where="job spec")
+        for name in ("weight_share", "scatters_within"):
+            if getattr(self, name) > 1:
+                raise UsageError(f"{name} is {getattr(self, name)}; expected at most 1", where="job spec")
         if self.members != "one" and self.n_members == 1:
             raise UsageError(
                 f"members is {self.members!r} with one member a worker; expected tp_size or cp_size above 1",
                 where="job spec",
             )
         self._check_transfers_and_rows()
+        if self.shards and (self.vpp > 1 or self.schedule in SPLITTING):
+            raise UsageError(
+                f"gather_s is {self.gather_s} with vpp {self.vpp} and schedule {self.schedule!r}; expected one chunk and whole "
+                "backwards",
+                where="job spec",
+            )
         for name in ("seed", "workers_per_host", "ranks_per_host"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)}; expected at least 0", where="job spec")
@@ -237,6 +250,16 @@ class JobSpec:
     def has_dp(self) -> bool:
         """True where parameters and gradients are shared out over more than one member."""
         return self.dp * self.cp_size > 1
+
+    @property
+    def shards(self) -> bool:
+        """True where parameters are gathered anew before each compute, and gradients scattered after each backward."""
+        return self.gather_s > 0
+
+    @property
+    def overlaps_scatters(self) -> bool:
+        """True where reduce-scatters run beside backwards."""
+        return self.has_dp and (self.separate or self.shards or self.scatters_within > 0)
 
     @property
     def n_members(self) -> int:
@@ -351,7 +374,9 @@ def count_rows(spec: JobSpec) -> int:
         computes += spec.pp * (2 * spec.pp - 1) - spec.pp * (spec.pp - 1) // 2
     elif spec.schedule in SPLITTING:
         computes += spec.n_virtual * spec.microbatches
-    collectives = spec.pp * ((1 + spec.gathers) * spec.vpp + spec.separate) if spec.has_dp else 0
+    gradients = spec.microbatches if spec.shards else spec.vpp
+    gathers = spec.gathers * gradients * (1 + spec.shards)  # before each forward and each backward
+    collectives = spec.pp * (gathers + gradients + spec.separate) if spec.has_dp else 0
     # gc, layernorm, clip, optimizer; embedding on the first and last stage
     alone = (3 + (spec.clip != "none")) * spec.pp + min(spec.pp, 2)
     return spec.steps * spec.dp * (computes + transfers + collectives + alone)

@@ -37,6 +37,10 @@ ODD_STAGES, ODD_RANKS = (3, 5, 7, 9, 11, 13), (3, 6)
 
 #: Model chunks of a worker.
 CHUNKS = (2, 3, 4, 6, 8)
+#: One gather of parameters before each compute, in units of a forward.
+GATHER = (0.02, 0.4)
+#: Part of a backward that may be left when the reduction of its gradients begins.
+SCATTERS_WITHIN = (0.1, 0.9)
 #: Part of a backward that computes the gradients of weights, where it is split; how often several are computed together; and how
 #: often the metadata name a schedule that is not Megatron-LM's.
 WEIGHT_SHARE, MERGES_WEIGHTS_CHANCE, SAYS_SCHEDULE_CHANCE = (0.35, 0.55), 0.3, 0.5
@@ -161,6 +165,7 @@ def _give_chunked(schedule: Schedule, chunks: tuple[int, ...]) -> Draw:
             p2p=spec.p2p if spec.p2p == "lazy" else "asynchronous",
             lacks=_lack_but_chunks(spec),
             says_schedule=bool(rng.random() < SAYS_SCHEDULE_CHANCE),
+            gather_s=0.0,
         )
         if schedule not in SPLITTING:
             return given
@@ -198,7 +203,13 @@ def _give_chunks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     p2p = "blocking" if spec.p2p == "pairs" else spec.p2p
     vpp = int(rng.choice(CHUNKS))
     return dataclasses.replace(
-        spec, vpp=vpp, microbatches=microbatches, p2p=p2p, schedule="1f1b", lacks=_lack_but_chunks(spec)
+        spec,
+        vpp=vpp,
+        microbatches=microbatches,
+        p2p=p2p,
+        schedule="1f1b",
+        lacks=_lack_but_chunks(spec),
+        gather_s=0.0,
     )
 
 
@@ -279,6 +290,24 @@ def _give_members(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     return dataclasses.replace(spec, tp_size=2, cp_size=1, members=rows)  # type: ignore[arg-type] # one of MemberRows
 
 
+def _give_shards(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
+    if not spec.has_dp or spec.vpp > 1 or spec.schedule in SPLITTING:
+        return spec
+    within = float(rng.choice([0.0, rng.uniform(*SCATTERS_WITHIN)]))
+    gather_s = spec.forward_s * draw_log_uniform(rng, *GATHER)
+    return dataclasses.replace(
+        spec,
+        gather_s=gather_s,
+        gathers=True,
+        separate=False,
+        scatters_within=within,
+    )
+
+
+def _give_overlap(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
+    return dataclasses.replace(spec, scatters_within=float(rng.uniform(*SCATTERS_WITHIN))) if spec.has_dp else spec
+
+
 def _give_clocks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     return dataclasses.replace(spec, clock_s=min(draw_log_uniform(rng, 1e-4, 1e-2), 0.5 * spec.forward_s))
 
@@ -331,5 +360,7 @@ LATER: dict[str, Feature] = {
     "dualpipev": Feature(0.0, lambda s: s.schedule == "dualpipev", _give_chunked("dualpipev", (2,))),
     "no-transfers": Feature(0.0, lambda s: s.pp > 1 and not s.records_transfers, _set(records_transfers=False)),
     "no-positions": Feature(0.0, lambda s: s.vpp > 1 and "gmc" in s.lacked, _lack("gmc")),
+    "shards": Feature(0.08, lambda s: s.shards, _give_shards),
+    "overlapped-last": Feature(0.1, lambda s: s.has_dp and s.scatters_within > 0, _give_overlap),
 }
 WORLDS |= LATER

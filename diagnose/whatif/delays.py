@@ -25,8 +25,6 @@ ORDINARY_OPENING_RATIO = 1.5
 ENDS_STEPS = (*DP_COLLECTIVES, Op.OPTIMIZER)
 #: A collective that begins within computes does so in this part of the steps.
 WITHIN_SHARE = 0.9
-#: Computes around the time at which a collective usually begins: the one that runs then, and one on either side.
-MAX_NEAR = 3
 #: Shorter than this no delay is looked at, seconds.
 SHORTEST_S = 1e-4
 
@@ -108,23 +106,17 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
         if o.block.filled is not None:  # what was filled in is nobody's time
             excess = np.where(o.block.filled[nodes], 0.0, excess)
         lost = np.asarray(excess.any(axis=(1, 2)))
-        for at in np.flatnonzero(lost & of_types(op[nodes], DP_COLLECTIVES)).tolist():
-            lost[at] = not _begins_within(o, computes, int(nodes[at]))
+        for at in np.flatnonzero(lost & np.isin(nodes, [*o.beside])).tolist():
+            lost[at] = not _begins_within(o, int(nodes[at]))
         found |= zip(nodes[lost].tolist(), excess[lost], strict=True)
     return found
 
 
-def _begins_within(o: Observed, computes: Ints, node: int) -> bool:
-    """Say whether a collective nearly always begins while its worker computes: as its gradients are there, and not when it may.
-
-    It is asked of the last of `computes` that have usually begun by then.
-    """
-    begins_s, start_s = o.block.start_s[node], o.block.start_s
-    own = computes[o.block.nodes.stage[computes] == o.block.nodes.stage[node]]
-    usual_s = start_s[own].mean(axis=(1, 2))
-    near = own[np.argsort(usual_s, kind="stable")][: int((usual_s <= begins_s.mean()).sum()) + 1][-MAX_NEAR:]
-    within = (start_s[near] <= begins_s) & (begins_s < o.block.end_s[near])
-    return bool(within.any(axis=0).mean() >= WITHIN_SHARE)
+def _begins_within(o: Observed, node: int) -> bool:
+    """Say whether a collective nearly always begins while its worker computes: as its gradients are there, and not when it may."""
+    begins_s, compute = o.block.start_s[node], o.beside[node]
+    within = (o.block.start_s[compute] <= begins_s) & (begins_s < o.block.end_s[compute])
+    return bool(within.mean() >= WITHIN_SHARE)
 
 
 def _take_delays(o: Observed, nodes: Ints, carried_s: Seconds | None) -> Iterator[tuple[Ints, Seconds]]:

@@ -54,6 +54,8 @@ WORST_WORKER_WEIGHT = 0.25
 TIE_S = 1e-9
 #: Operations before one on its worker that may explain when it was launched.
 MAX_RECENT = 12
+#: Computes next to a collective that may need it, or while which it may begin.
+MAX_BESIDE = 4
 #: Transfers run apart from computes where this part of them overlaps the next compute by this part of it.
 APART_SHARE = 0.05
 OVERLAP_SHARE = 0.1
@@ -79,6 +81,8 @@ class Observed:
     inside_s: Mapping[int, Mapping[int, Seconds]] = dataclasses.field(default_factory=dict)
     #: Its transfers were derived from its computes.
     are_derived: bool = False
+    #: As `find_beside` has them.
+    beside: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     def idle(self, node: int) -> Seconds:
         """Give the launch delay of a node without the time in which its worker was busy with other rows."""
@@ -143,7 +147,8 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         of_delay = None if busy is None else busy.within(worked, delay, range(len(block.nodes)))
         rows = others.take(np.isin(others.step, block.steps))
         own, inside_s = own_times(worked, graph), measure_inside(parts, worked)
-        found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s, trace.are_derived))
+        beside = find_beside(worked.nodes, SampledLanes(worked), usual_start(worked))
+        found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s, trace.are_derived, beside))
     return tuple(found), evidence, clocks
 
 
@@ -193,6 +198,8 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     # Transfers to nobody last no time: that they end together says nothing.
     batches = [b for stage in order for b in find_batches(block.nodes, sample, stage) if moving[list(b)].any()]
     _drop_broken_waits(block, sample, waits, members)
+    for stage_order in order:
+        _await_gathers(block.nodes, sample, waits, stage_order)
     starts_at, ends_at = _moving_times(sample, start_s, events, batches)
     for stage_order in order:
         _add_tied_waits(block.nodes, sample, waits, stage_order, starts_at, ends_at)
@@ -204,6 +211,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
         waits[node].add(source)
     for stage_order in order:
         _add_serial_waits(block, sample, waits, stage_order, starts_at, ends_at)
+    _launch_beside(sample, waits, find_beside(block.nodes, sample, start_s))
     for batch in batches:
         # Launched in one call: what keeps one of them from being launched keeps all.
         together = set().union(*(waits[node] for node in batch)).difference(batch)
@@ -311,6 +319,48 @@ def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]]
             asked = in_graph[source] and (may_be_broken[node] or op[source] == Op.ALL_GATHER)
             if asked and sample.held_share(source, node) < 1.0 - HELD_SHARE:
                 waits[node].discard(source)
+
+
+def find_beside(nodes: Nodes, sample: SampledLanes, start_s: Seconds) -> dict[int, int]:
+    """Find the last compute of its worker that has always begun when a collective does, for each that there is one for.
+
+    Collectives begin as gradients are there, or as the next parameters are asked for, and not when they may. `start_s` is when each
+    node usually starts.
+    """
+    found: dict[int, int] = {}
+    in_order = np.argsort(start_s, kind="stable")
+    for stage in np.unique(nodes.stage).tolist():
+        of_stage = in_order[nodes.stage[in_order] == stage]
+        is_compute = of_types(nodes.op[of_stage], DIRECTIONS)
+        computes, n_before = of_stage[is_compute], np.cumsum(is_compute)
+        for at in np.flatnonzero(of_types(nodes.op[of_stage], DP_COLLECTIVES)).tolist():
+            near = computes[max(n_before[at] - MAX_BESIDE, 0) : n_before[at] + 1]
+            begun_s = sample.start_s[of_stage[at]] - sample.start_s[near]
+            begun = np.count_nonzero(begun_s >= -sample.tolerance_s, axis=1) / sample.count(begun_s)
+            found |= {int(of_stage[at]): compute for compute in near[begun >= HELD_SHARE][-1:].tolist()}
+    return found
+
+
+def _await_gathers(nodes: Nodes, sample: SampledLanes, waits: list[set[int]], order: Ints) -> None:
+    """Let computes wait for their parameters where they are gathered anew: each gather is for the next compute to begin."""
+    is_gather, is_compute = nodes.op[order] == Op.ALL_GATHER, of_types(nodes.op[order], DIRECTIONS)
+    if is_gather.sum() <= 1 + nodes.chunk.max(initial=0):
+        return
+    computes, n_before = order[is_compute], np.cumsum(is_compute)
+    for at in np.flatnonzero(is_gather).tolist():
+        near = computes[n_before[at] : n_before[at] + MAX_BESIDE]
+        ready = near[sample.held_shares(np.full_like(near, order[at]), near) >= HELD_SHARE]
+        for compute in ready[:1].tolist():
+            waits[compute].add(int(order[at]))
+
+
+def _launch_beside(sample: SampledLanes, waits: list[set[int]], beside: Mapping[int, int]) -> None:
+    """Let collectives that begin after a compute does wait for its end, or for what it waited for, if that explains when."""
+    for node, compute in beside.items():
+        sources = np.array(sorted(({compute} | waits[compute]) - waits[node] - {node}), dtype=np.int64)
+        sources = sources[sample.held_shares(sources, np.full_like(sources, node)) >= HELD_SHARE]
+        some = _explain_delays(sample, np.array([node]), waits, sources[None], np.array([PARTLY_EXPLAINED_SHARE]))
+        waits[node].update([source for source, _ in some])
 
 
 def _moving_times(

@@ -199,6 +199,16 @@ class Removal:
         for scale in plan.scales:
             for some in at_a_time(own, np.flatnonzero(of_types(nodes.op, list(scale.ops)))):
                 own[some] = own[some] * cut(scale.factor_of(nodes.stage[some]), steps)
+        for node, compute in o.beside.items():
+            # It begins when as much of the compute is done.
+            done_s = cut(o.block.start_s[node] - o.block.start_s[compute], at)
+            before = cut(o.own[compute], at)
+            if waits is not None:  # which are no part of its duration
+                place = place_of(nodes, compute, self.n_stages)
+                before = before - sum(p.wait_s[(*place, steps)] for p in self._parts.values() if p.wait_s is not None)
+            runs = (done_s > 0) & (done_s < before)
+            saved = 1.0 - np.divide(own[compute], before, out=np.ones(done_s.shape), where=runs)
+            delay[node] = delay[node] - saved * np.clip(done_s, 0.0, np.maximum(delay[node], 0.0))
         return own, delay
 
     def _compute(

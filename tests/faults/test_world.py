@@ -10,6 +10,7 @@ from diagnose.faults.compute_order import order_computes
 from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.generate import draw_job, generate
 from diagnose.faults.inputs import Inputs, Pause, draw_inputs
+from diagnose.faults.programme import build_programme
 from diagnose.faults.simulate import Times, simulate
 from diagnose.faults.spec import P2P, JobSpec, Schedule, count_rows
 from diagnose.faults.strength import estimate_step
@@ -171,6 +172,34 @@ def test_lost_rows_and_columns() -> None:
     assert set(bare["start_ts"].to_pylist()) <= set(whole["start_ts"].to_pylist())
 
 
+def test_what_is_lost_together_happened_together() -> None:
+    """Runs of lost rows are of one worker and step, or begin with its last and go on with the first of the next."""
+    whole, left = (
+        generate(dataclasses.replace(SMALL, steps=30, lost_share=share)).trace.to_pandas() for share in (0.0, 0.01)
+    )
+    order = ["step", "dp_rank", "stage", "start_ts"]
+    lost = whole.sort_values(order, kind="stable").merge(left, how="left", indicator=True)["_merge"] == "left_only"
+    runs = lost.ne(lost.shift()).cumsum()[lost].value_counts()
+    assert lost.sum() > 30
+    assert runs.mean() > 3
+
+
+def test_parameters_are_gathered_before_each_compute() -> None:
+    """While the compute before runs; reductions begin within their backward, and the step ends with the last of them."""
+    spec = dataclasses.replace(
+        EXACT, pp=1, dp=2, microbatches=3, gather_s=0.25, scatters_within=0.5, launch_delay_s=0.0
+    )
+    programme, times = build_programme(spec), simulate(draw_inputs(spec))
+    start_s, end_s = times.start_s[:, 0, 0], times.end_s[:, 0, 0]
+    gather, scatter, backward = (programme.is_op(op) for op in (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.BACKWARD))
+    computes = np.flatnonzero(programme.is_op(Op.FORWARD) | backward)
+    computes = computes[np.argsort(start_s[computes])]
+    assert (gather.sum(), scatter.sum()) == (6, 3)
+    np.testing.assert_allclose(start_s[gather][2:], end_s[computes[:-2]])
+    assert (start_s[computes] >= end_s[gather]).all()
+    np.testing.assert_allclose(start_s[scatter], (start_s + end_s)[backward] / 2)
+
+
 def test_clocks_are_off_by_a_constant() -> None:
     """Each worker's rows are moved by the same seconds in every step; durations stay."""
     right, wrong = generate(SMALL).trace, generate(dataclasses.replace(SMALL, clock_s=0.01)).trace
@@ -201,6 +230,8 @@ def test_hosts_drift_by_themselves() -> None:
         ({"p2p": "pairs", "vpp": 2, "microbatches": 6}, "expected vpp 1"),
         ({"lacks": "duration"}, "expected some of rank"),
         ({"lost_share": 1.0}, "expected less than 1"),
+        ({"gather_s": 0.1, "vpp": 2, "microbatches": 6}, "expected one chunk and whole backwards"),
+        ({"scatters_within": 1.5}, "expected at most 1"),
         ({"clip": "some"}, "expected one of all, stages, none"),
     ],
 )

@@ -131,6 +131,34 @@ def assert_gain(spec: JobSpec, fault: WorkerFault) -> None:
     assert found == pytest.approx(truth, abs=GAIN_TOLERANCE), spec
 
 
+@pytest.mark.parametrize("within", [0.0, 0.6])
+@pytest.mark.parametrize(("pp", "p2p"), [(1, "blocking"), (4, "blocking"), (4, "asynchronous")])
+def test_the_gain_is_right_where_parameters_are_gathered_anew(pp: int, p2p: Any, within: float) -> None:
+    """Each gather is launched beside the compute before its own, each reduction behind or within a backward; all are replayed."""
+    spec = JobSpec(pp=pp, dp=4, microbatches=6, steps=12, p2p=p2p, gather_s=0.01, scatters_within=within, seed=24)
+    assert_gain(spec, WorkerFault(places=((1, 0),), slowdown=2.0))
+    job = generate(spec, [GarbageCollection()])
+    found = measure(job.trace).gains.recoverable("gc-pause")
+    assert found == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE / 2)
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+@pytest.mark.parametrize("within", [0.0, 0.6])
+def test_a_slower_network_is_felt_where_parameters_are_gathered_anew(pp: int, within: float) -> None:
+    """Gathers that get longer than computes are waited for each time: what they cost is what their component gives back."""
+    spec = JobSpec(pp=pp, dp=4, microbatches=6, steps=12, gather_s=0.02, scatters_within=within, seed=24)
+    job = generate(spec, [NetworkFault(scope="group", slowdown=8.0, onset=6)])
+    found = measure(job.trace).gains.recoverable("transfer")
+    assert found == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE)
+
+
+@pytest.mark.parametrize("microbatches", [1, 3])
+def test_a_reduction_begins_when_as_much_of_the_last_backward_is_done(microbatches: int) -> None:
+    """It begins within the last backward, on a slow worker as much later as that is longer."""
+    spec = JobSpec(pp=1, dp=4, microbatches=microbatches, steps=8, scatters_within=0.5, collective_s=0.05, seed=25)
+    assert_gain(spec, WorkerFault(places=((1, 0),), slowdown=2.0))
+
+
 # ------------------------------------------------------------------------------------------ hidden barriers
 
 
