@@ -31,6 +31,8 @@ class ExpertImbalance(Fault):
     spread: float = 0.3
     #: Ranks, one after the other, that share a factor: they wait for each other inside the compute. 1: each has its own.
     group: int = 1
+    #: Each of them is given its own tokens, and all take as long as the busiest: uneven tokens make a whole stage long.
+    waits: bool = False
     #: Part of the factor's variance that stays for many steps, the same for all microbatches of a step: some experts stay hot.
     hot_share: float = 0.0
     #: Sampled steps after which hot experts have mostly become others.
@@ -42,7 +44,9 @@ class ExpertImbalance(Fault):
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Make computes as long as their experts are busy, and note the tokens where the trace records them."""
-        spec, programme, factor = inputs.spec, inputs.programme, self.draw_factor(inputs.spec)
+        spec, programme, load = inputs.spec, inputs.programme, self.draw_load(inputs.spec)
+        by_group = load.reshape(*load.shape[:-1], -1, self.group) if self.waits else load[..., None]
+        factor = np.repeat(by_group.max(axis=-1), by_group.shape[-1], axis=-1)
         tasks = programme.is_op(Op.FORWARD, Op.BACKWARD)
         virtual = np.maximum(programme.chunk[tasks], 0) * spec.pp + programme.stage[tasks]
         changed = inputs.with_work(tasks, factor[virtual, programme.microbatch[tasks]])
@@ -50,18 +54,22 @@ class ExpertImbalance(Fault):
             changed = dataclasses.replace(changed, ep_size=max(self.group, 2))
         if not self.records_tokens:
             return changed
-        shares = self.random(spec).dirichlet(np.full(LOCAL_EXPERTS, 20.0), size=factor.shape)
-        tokens = np.rint(EVEN_TOKENS * factor[..., None] * shares).astype(np.int64)
+        shares = self.random(spec).dirichlet(np.full(LOCAL_EXPERTS, 20.0), size=load.shape)
+        tokens = np.rint(EVEN_TOKENS * load[..., None] * shares).astype(np.int64)
         return dataclasses.replace(changed, expert_tokens=tokens)
 
     def tellable(self, spec: JobSpec) -> bool:
         """Say whether stages tell it from documents: with one of them only the column does."""
         return spec.n_virtual > 1 or (self.records_tokens and spec.evidence)
 
-    def draw_factor(self, spec: JobSpec) -> Seconds:
-        """Draw how long computes are against the mean of their virtual stage, shape (n_virtual, n_microbatches, n_steps, n_dp)."""
+    def draw_load(self, spec: JobSpec) -> Seconds:
+        """Draw the tokens of each rank against evenly dealt ones, shape (n_virtual, n_microbatches, n_steps, n_dp); 1: even.
+
+        All tokens of a virtual stage are as many as evenly dealt ones, and where ranks wait for each other those of a group.
+        """
         rng = self.random(spec)
-        n_groups = -(-spec.dp // self.group)
+        drawn = 1 if self.waits else self.group
+        n_groups = -(-spec.dp // drawn)
         shape = (spec.n_virtual, spec.microbatches, spec.steps, n_groups)
         anew = rng.standard_normal(shape)
         keep = float(np.exp(-1.0 / self.drift_steps))
@@ -69,10 +77,13 @@ class ExpertImbalance(Fault):
         for step in range(1, spec.steps):
             hot[:, :, step] = keep * hot[:, :, step - 1] + np.sqrt(1.0 - keep**2) * hot[:, :, step]
         log = self.spread * (np.sqrt(1.0 - self.hot_share) * anew + np.sqrt(self.hot_share) * hot)
-        factor = np.exp(log)[..., np.arange(spec.dp) // self.group]
+        load = np.exp(log)[..., np.arange(spec.dp) // drawn]
+        if self.waits:
+            of_group = load.reshape(*load.shape[:-1], -1, self.group)
+            load = (of_group / of_group.mean(axis=-1, keepdims=True)).reshape(load.shape)
         active = self.active(spec)
-        factor = np.where(active, factor, 1.0)
-        return np.asarray(factor / np.where(active, factor.mean(axis=(1, 2, 3), keepdims=True), 1.0))
+        load = np.where(active, load, 1.0)
+        return np.asarray(load / np.where(active, load.mean(axis=(1, 2, 3), keepdims=True), 1.0))
 
 
 #: How often a random fault is of each kind: each rank has its own share of a microbatch, or all of an expert-parallel group wait
@@ -116,6 +127,9 @@ def draw_fault(
 EXAMPLES = {
     "uneven experts": Example(ExpertImbalance(spread=0.3)),
     "uneven experts of groups": Example(ExpertImbalance(spread=0.3, group=2, says_ep_size=True)),
+    "uneven experts that all of a group wait for": Example(
+        ExpertImbalance(spread=0.3, group=2, waits=True, hot_share=0.5, records_tokens=True)
+    ),
     "experts that stay hot": Example(ExpertImbalance(spread=0.3, hot_share=0.2)),
     "uneven experts of interleaved stages": Example(
         ExpertImbalance(spread=0.35), dataclasses.replace(CLEAR, pp=2, vpp=2)

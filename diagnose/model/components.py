@@ -90,8 +90,8 @@ NOTHING_SPECIAL = Traits()
 class Experts:
     """What uneven experts explain: the same (step, virtual stage, microbatch) is long in both directions, on that stage alone."""
 
-    #: Axes as in `Breakdown`: how long a compute takes against the mean of its virtual stage and direction; None where experts
-    #: explain nothing.
+    #: Axes as in `Breakdown`: how long a compute takes against one with evenly dealt tokens, or, where no tokens are known, against
+    #: the mean of its virtual stage and direction; None where experts explain nothing.
     ratio: Seconds | None = None
     #: Part of what varies from microbatch to microbatch that the other direction of the same compute predicts where it was not
     #: fitted, beyond what other stages and neighbours in time predict; None where nobody can tell.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.components import Experts
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import keep_where, nan_median, robust_deviation, take_where
+from diagnose.numerics.robust import keep_where, lower_median, nan_median, robust_deviation, take_where
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place, Places, iterate_blocks, list_computes, place_of
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
@@ -49,7 +49,7 @@ ALIKE_SHARE = 0.8
 
 
 class ExpertPart(Part):
-    """Without it the tokens are dealt evenly: each compute takes the mean of its virtual stage, and the work is kept."""
+    """Without it the tokens are dealt evenly: each compute takes what it does with the mean of its virtual stage."""
 
     changes_work = True
 
@@ -79,16 +79,16 @@ def read_experts(observed: Sequence[Observed], work_s: Seconds, n_stages: int, e
     if tokens is None:
         return Experts()
     n_dp = work_s.shape[-1]
-    sizes = [1, *({ep_size} if ep_size and n_dp % ep_size == 0 else {n_dp})]
+    known = [ep_size] if ep_size and n_dp % ep_size == 0 else [size for size in range(2, n_dp + 1) if n_dp % size == 0]
+    even = np.nanmean(tokens, axis=(2, 3, 4), keepdims=True)
     found = Experts(tokens_fit=0.0)
-    for size in dict.fromkeys(sizes):
-        # Members that wait for each other inside the compute take as long as the busiest.
-        busiest = np.fmax.reduce(tokens.reshape(*tokens.shape[:-1], -1, size), axis=-1, keepdims=True)
-        load = np.broadcast_to(busiest, (*busiest.shape[:-1], size)).reshape(tokens.shape)
-        load = load / np.nanmean(load, axis=(2, 3, 4), keepdims=True) - 1.0
-        fit, ratio = _fit_tokens(load, work_s / np.nanmean(work_s, axis=(2, 3, 4), keepdims=True) - 1.0)
-        if fit > (found.tokens_fit or 0.0):
-            found = Experts(ratio, tokens_fit=fit, group=size)
+    for size in dict.fromkeys([1, *known]):
+        # Members that wait for each other inside the compute take as long as the busiest, and one may be slow by itself.
+        busiest = np.fmax.reduce(tokens.reshape(*tokens.shape[:-1], -1, size), axis=-1)
+        of_group_s = lower_median(work_s.reshape(*work_s.shape[:-1], -1, size), axis=5)
+        fit, ratio = _fit_tokens(busiest / even - 1.0, of_group_s)
+        if ratio is not None and fit > (found.tokens_fit or 0.0):
+            found = Experts(np.repeat(ratio, size, axis=-1), tokens_fit=fit, group=size)
     return found
 
 
@@ -182,14 +182,14 @@ def _gather_tokens(observed: Sequence[Observed], shape: tuple[int, ...], n_stage
     return found if known.any() and np.ptp(found[known]) > 0 else None
 
 
-def _fit_tokens(load: Seconds, excess: Seconds) -> tuple[float, Seconds | None]:
-    """Fit, in each direction, how much longer a compute is for each part that its load is above the mean.
+def _fit_tokens(load: Seconds, work_s: Seconds) -> tuple[float, Seconds | None]:
+    """Fit, in each direction, how much longer a compute is for each part that its load is above that of evenly dealt tokens.
 
-    Gives the part of the variance that is predicted in steps that were not fitted, and the ratio of each compute; None where
-    nothing is. Both arrays have the axes of `Breakdown`.
+    Gives the part of the variance that is predicted in steps that were not fitted, and how long each compute is against one with
+    evenly dealt tokens; None where nothing is. Both arrays have the axes of `Breakdown`, groups in place of ranks.
     """
     shape = load.shape
-    load, excess = _count_ranks(load), _count_ranks(excess)
+    load, excess = _count_ranks(load), _count_ranks(work_s / np.nanmean(work_s, axis=(2, 3, 4), keepdims=True) - 1.0)
     there = np.isfinite(load) & np.isfinite(excess)
     n_steps = load.shape[3]
     if there.sum() < MIN_COMPUTES or n_steps < MIN_STEPS:
@@ -197,20 +197,31 @@ def _fit_tokens(load: Seconds, excess: Seconds) -> tuple[float, Seconds | None]:
     middle = nan_median(excess, axis=(2, 3, 4), keepdims=True)
     width = CLIP_DEVIATIONS * robust_deviation((excess - middle)[there])
     y = np.clip(excess, middle - width, middle + width)  # a pause is no work
-    x, y = np.where(there, load, 0.0), np.where(there, y - np.nanmean(y, axis=(2, 3, 4), keepdims=True), 0.0)
-    products, squares = (x * y).sum(axis=(1, 2, 4)), (x * x).sum(axis=(1, 2, 4))  # (2, n_steps)
-    slope = np.stack([_slope(products[:, part], squares[:, part]) for part in _halves(n_steps)])
-    slope = np.where(np.arange(n_steps) % 2 == 0, slope[1][:, None], slope[0][:, None])  # of the other half
-    gain = (2.0 * slope * products - slope**2 * squares).sum(axis=0)
+    y = np.where(there, y - np.nanmean(y, axis=(2, 3, 4), keepdims=True), 0.0)
+    load = np.where(there, load, np.nan)
+    mean = np.nan_to_num(np.nanmean(load, axis=(2, 3, 4)))  # (2, n_virtual)
+    x = np.nan_to_num(load - mean[:, :, None, None, None])
+    products, squares = (x * y).sum(axis=(2, 4)), (x * x).sum(axis=(2, 4))  # (2, n_virtual, n_steps)
+    price = np.stack([_price(products[:, :, part], squares[:, :, part], mean) for part in _halves(n_steps)])
+    slope = price[:, :, None] / (1.0 + price[:, :, None] * mean)
+    slope = np.where(np.arange(n_steps) % 2 == 0, slope[1][..., None], slope[0][..., None])  # of the other half
+    gain = (2.0 * slope * products - slope**2 * squares).sum(axis=(0, 1))
     if _deviations_above_zero(gain) < CHANCE_DEVIATIONS:
         return 0.0, None
-    ratio = 1.0 + _slope(products, squares)[:, None, None, None, None] * x
+    ratio = 1.0 + _price(products, squares, mean)[:, None, None, None, None] * np.nan_to_num(load)
     return float(gain.sum() / (y * y).sum()), np.maximum(ratio, TINY_RATIO).reshape(shape)
 
 
-def _slope(products: Seconds, squares: Seconds) -> Seconds:
-    """Give the slopes, not below 0, of lines through the origin; sums over the last axis."""
-    return np.asarray(np.maximum(products.sum(axis=-1) / np.maximum(squares.sum(axis=-1), TINY_RATIO), 0.0))
+def _price(products: Seconds, squares: Seconds, mean: Seconds) -> Seconds:
+    """Say how much longer than with even tokens computes are for each 1 of load above these: 0..1, no token costs more than others.
+
+    Times are known against the mean of their virtual stage, which has `mean` load, shape (n_directions, n_virtual), itself; sums of
+    products with what loads are off it, and of their squares, by step.
+    """
+    products = products.sum(axis=2)
+    own = squares.sum(axis=2).sum(axis=1) - (mean * products).sum(axis=1)
+    price = products.sum(axis=1) / np.maximum(own, TINY_RATIO)
+    return np.asarray(np.clip(price, 0.0, 1.0))
 
 
 def _halves(n_steps: int) -> tuple[slice, slice]:

@@ -149,6 +149,32 @@ def test_columns_tell_with_one_stage() -> None:
 
 
 @pytest.mark.parametrize(
+    ("group", "shape"), [(2, {}), (4, {}), (2, {"pp": 2, "vpp": 2}), (4, {"pp": 1, "dp": 8, "steps": 30})]
+)
+@pytest.mark.parametrize("said", [False, True])
+def test_members_that_wait_inside_the_compute(group: int, shape: dict[str, int], *, said: bool) -> None:
+    """All take as long as the busiest: what that costs is against the mean of the tokens, and no stage is long by itself."""
+    spec = dataclasses.replace(SPEC, **shape)
+    fault = ExpertImbalance(
+        spread=0.5, group=group, waits=True, hot_share=0.8, drift_steps=200, records_tokens=True, says_ep_size=said
+    )
+    found = measured(spec, fault)
+    assert causes(found.diagnosis) == ["expert-imbalance"]
+    assert found.analysis.breakdown.experts.group == group
+    true = make(spec, fault).truth.faults[0].recoverable
+    assert true > 0.1
+    assert found.analysis.gains.recoverable("expert") == pytest.approx(true, rel=0.1)
+
+
+@pytest.mark.parametrize("onset", [None, 8])
+def test_a_slow_worker_among_members_that_wait(onset: int | None) -> None:
+    """What the others of its group take tells what tokens cost; the worker is slow beside, on its own."""
+    experts = ExpertImbalance(spread=0.5, group=2, waits=True, hot_share=0.8, records_tokens=True)
+    said = measured(SPEC, experts, WorkerFault(places=((1, 2),), slowdown=1.6, onset=onset)).diagnosis
+    assert set(causes(said)) == {"expert-imbalance", "worker-fault"}
+
+
+@pytest.mark.parametrize(
     "fault",
     [
         pytest.param(SequenceImbalance(quadratic_share=0.5), id="documents"),
@@ -186,7 +212,7 @@ def test_a_load_that_tells_in_every_second_step_alone_tells_nothing() -> None:
     """What half of the steps say is asked of the other half: there the same load makes computes shorter."""
     load = np.random.default_rng(1).normal(size=(2, 1, 4, 40, 2))
     way = np.where(np.arange(40) % 2 == 0, 0.01, -0.01)[:, None]
-    assert _fit_tokens(load, load * way) == (0.0, None)
-    explained, ratio = _fit_tokens(load, load * 0.01)
+    assert _fit_tokens(load, 1.0 + load * way) == (0.0, None)
+    explained, ratio = _fit_tokens(load, 1.0 + load * 0.01)
     assert explained > 0.9
     assert ratio is not None

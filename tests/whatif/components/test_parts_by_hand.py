@@ -20,7 +20,7 @@ from diagnose.whatif.components.expert import (
     _find_group,
     _fit_tokens,
     _gather_tokens,
-    _slope,
+    _price,
     _without_documents,
 )
 from diagnose.whatif.components.input_delay import _all_above, _come_together, _is_each
@@ -738,9 +738,17 @@ def test_who_has_no_peer_is_measured_by_what_it_was_before(n_dp: int, slow: tupl
     assert (_why_unmeasured(components(n_dp=n_dp, slow_workers=workers)) == "") == measured
 
 
-def test_lines_through_the_origin() -> None:
-    """Slopes are not below zero; a mean is as far above zero as its standard error says."""
-    assert _slope(np.array([[1.0, 3.0], [-1.0, -1.0]]), np.array([[2.0, 2.0], [1.0, 1.0]])).tolist() == [1.0, 0.0]
+def test_what_tokens_cost() -> None:
+    """A price of a direction is of all stages, whatever their own load, and 0..1; a mean is as far above zero as its error says."""
+    load, mean = (
+        np.array([-0.5, 0.0, 0.5]),
+        np.array([[0.0, 1.0]] * 4),
+    )  # of a stage with even tokens, and one with twice as many
+    price = np.array([0.0, 0.4, 1.0, 3.0])[:, None]
+    products = (price / (1.0 + price * mean))[:, :, None] * load**2
+    found = _price(products, np.broadcast_to(load**2, products.shape), mean)
+    assert found == pytest.approx([0.0, 0.4, 1.0, 1.0])
+    assert _price(-products, np.broadcast_to(load**2, products.shape), mean).tolist() == [0.0] * 4
     assert _deviations_above_zero(np.array([1.0, 3.0])) == pytest.approx(2.0)
     assert _deviations_above_zero(np.array([-1.0, -3.0])) == pytest.approx(-2.0)
 
@@ -774,16 +782,16 @@ def test_tokens_that_say_nothing_explain_nothing() -> None:
     """Where the load of experts predicts no time in steps that were not fitted, or there are too few computes."""
     rng = np.random.default_rng(6)
     load, excess = rng.normal(size=(2, 2, 2, 4, 12, 2))
-    assert _fit_tokens(load, excess) == (0.0, None)
-    assert _fit_tokens(load[:, :, :1, :3], load[:, :, :1, :3]) == (0.0, None)
-    explained, ratio = _fit_tokens(load, 0.05 * load)
+    assert _fit_tokens(load, 1.0 + 0.05 * excess) == (0.0, None)
+    assert _fit_tokens(load[:, :, :1, :3], 1.0 + 0.05 * load[:, :, :1, :3]) == (0.0, None)
+    explained, ratio = _fit_tokens(load, 1.0 + 0.05 * load)
     assert ratio is not None
     assert explained == pytest.approx(1.0, abs=0.05)
     np.testing.assert_allclose(ratio, 1.0 + 0.05 * load, atol=0.02)
     # Where some rows have no load, or no time, the others say as much.
     excess = 0.05 * load
     load[:, 0, 0, 0, 0], excess[:, 0, 1, 1, 1] = np.nan, np.nan
-    explained, ratio = _fit_tokens(load, excess)
+    explained, ratio = _fit_tokens(load, 1.0 + excess)
     assert ratio is not None
     assert explained == pytest.approx(1.0, abs=0.05)
     np.testing.assert_allclose(ratio[:, 1], 1.0 + 0.05 * load[:, 1], atol=0.02)
