@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from diagnose.features.stages import measure_excess
 from diagnose.features.workers import is_slow, slow_steps, slow_workers
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
@@ -19,6 +20,9 @@ READS_AS = {
     "stages, or columns, tell; misleads with one stage and no columns: then it is no more than how often each happens",
     "expert.or_worker": "probability that what looks like a slow worker are experts that stay hot; 0 without experts, and where "
     "its optimizer is slow, too; misleads as it is no more than how often each happens",
+    "expert.or_stage": "probability that what looks like a long stage are experts that stay hot, whose ranks wait for each other "
+    "inside the compute; 0 without experts, where their tokens are known, and where one direction is long; misleads as it is no "
+    "more than how often each happens",
     "expert.tokens_fit": "part of how computes vary that the tokens of their experts predict, where they were not fitted; 1 all; "
     "misleads when they are recorded of other layers",
     "expert.alike": "part of it that the ranks of one expert-parallel group share; 1 they wait for each other inside the compute; "
@@ -39,6 +43,8 @@ MANY_STAGES_SHARE = 0.5
 OPTIMIZER_SHARE, SLOW_OPTIMIZER = 0.5, 1.1
 #: ... and by so many standard errors: those of a few milliseconds vary on a busy host.
 CHANCE_DEVIATIONS = 4.0
+#: Backwards are long for experts by this much for each 1 of forwards (production jobs: 0.7 to 1.4).
+SLOPES = (0.5, 2.0)
 #: Durations of 0 are recorded.
 TINY_RATIO = 1e-9
 
@@ -53,6 +59,7 @@ def measure_experts(breakdown: Breakdown, trace: Trace, tokens_fit: Feature) -> 
         "expert.alone_share": _known(experts.alone_share, few),
         "expert.or_sequences": Feature(_weigh_against_sequences(breakdown, ep_size, tokens_fit.value)),
         "expert.or_worker": Feature(_weigh_against_worker(breakdown, trace)),
+        "expert.or_stage": Feature(_weigh_against_stage(breakdown, ep_size)),
         "expert.tokens_fit": _known(experts.tokens_fit, "the trace has no column expert_tokens, or all are the same"),
         "expert.alike": _known(experts.alike, uneven),
         "expert.ep_size": _known(None if ep_size is None else float(ep_size), "the metadata have no ep_size"),
@@ -89,6 +96,22 @@ def _weigh_against_worker(breakdown: Breakdown, trace: Trace) -> float:
         return 0.0 if has_slow_optimizer is None else UNKNOWN_CHANCE
     # A rank whose experts stay hot and a slow one look the same, but for an optimizer.
     return 0.0 if ep_size is None else SHARED_CHANCE
+
+
+def _weigh_against_stage(breakdown: Breakdown, ep_size: int | None) -> float:
+    """Say how probable experts are where a stage is long: members that wait for each other all take as long as the busiest.
+
+    A loss makes a forward far longer than its backward; experts lengthen both, as `ExpertPart` asks it.
+    """
+    experts, (n_dp, n_stages) = breakdown.experts, breakdown.slow_workers.shape
+    shares = experts.group > 1 or (ep_size or 1) > 1
+    each_its_own = (
+        experts.ratio is not None and experts.group == 1 and n_dp > 1
+    )  # then their mean is that of even tokens
+    if n_stages == 1 or ep_size == 1 or not shares or each_its_own or experts.tokens_fit is not None:
+        return 0.0
+    forward, backward = measure_excess(breakdown, n_stages)
+    return SHARED_CHANCE if SLOPES[0] * forward <= backward <= SLOPES[1] * forward else 0.0
 
 
 def _has_slow_optimizer(breakdown: Breakdown, trace: Trace) -> bool | None:

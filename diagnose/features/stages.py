@@ -51,11 +51,11 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
     load = _by_stage(breakdown.typical_s, n_stages)  # (n_directions, n_stages)
     worst = long_stages(breakdown, n_stages)[0]
     others = np.arange(n_stages) != worst
-    forward, backward = (of[worst] / of[others].mean() for of in (load[0], load[1:].sum(axis=0)))
+    forward, backward = measure_excess(breakdown, n_stages)
     found = {
         "stage.ratio": Feature(float(load[:, worst].sum() / load[:, others].sum(axis=0).mean())),
-        "stage.forward_ratio": Feature(float(forward)),
-        "stage.backward_ratio": Feature(float(backward)),
+        "stage.forward_ratio": Feature(1.0 + forward),
+        "stage.backward_ratio": Feature(1.0 + backward),
     }
     n_dp = breakdown.compute_s.shape[-1]
     # A rank without any value has no median and contradicts nobody. Nor does a worker for being slow.
@@ -110,6 +110,14 @@ def _doubt_change(excess: Seconds) -> float:
         return 0.0
     steady = max(min(ends), 0.0) / max(ends)
     return TOSS_UP * float(np.clip((STEADY - steady) / (STEADY - CHANGED), 0.0, 1.0))
+
+
+def measure_excess(breakdown: Breakdown, n_stages: int) -> tuple[float, float]:
+    """Say by which part forward and backward of the longest stage are longer than the mean of the others."""
+    load = _by_stage(breakdown.typical_s, n_stages)
+    worst = long_stages(breakdown, n_stages)[0]
+    forward, backward = (of[worst] / np.delete(of, worst).mean() - 1.0 for of in (load[0], load[1:].sum(axis=0)))
+    return float(forward), float(backward)
 
 
 def long_stages(breakdown: Breakdown, n_stages: int) -> list[int]:

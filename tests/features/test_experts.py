@@ -131,3 +131,26 @@ def test_all_who_share_experts_are_slow_together(trace: Trace, slow: list[int], 
     found = dataclasses.replace(found, compute_s=found.compute_s * ratio[:, :, None] * paces)
     job = dataclasses.replace(trace, job=dataclasses.replace(trace.job, ep_size=2))
     assert measure_experts(found, job, NO_TOKENS)["expert.or_worker"].value == wanted
+
+
+@pytest.mark.parametrize(
+    ("ep_size", "experts", "longer", "wanted"),
+    [
+        pytest.param(None, Experts(), (1.3, 1.3), 0.0, id="nothing is known"),
+        pytest.param(2, Experts(), (1.3, 1.3), SHARED_CHANCE, id="there are experts"),
+        pytest.param(None, Experts(ratio=np.ones(1), group=2), (1.3, 1.3), SHARED_CHANCE, id="ranks share them"),
+        pytest.param(2, Experts(ratio=np.ones(1)), (1.3, 1.3), 0.0, id="each rank has its own"),
+        pytest.param(2, Experts(tokens_fit=0.0), (1.3, 1.3), 0.0, id="their tokens are known"),
+        pytest.param(1, Experts(group=2), (1.3, 1.3), 0.0, id="there are none"),
+        pytest.param(2, Experts(), (1.3, 1.05), 0.0, id="a loss is long forward"),
+        pytest.param(2, Experts(), (1.05, 1.3), 0.0, id="what is computed again is long backward"),
+    ],
+)
+def test_or_stage(
+    trace: Trace, ep_size: int | None, experts: Experts, longer: tuple[float, float], wanted: float
+) -> None:
+    """Hot experts that all of a group wait for look like a long stage, unless their tokens are known or one direction is long."""
+    found = components(experts=experts)
+    found.typical_s[:, 1] *= longer
+    job = dataclasses.replace(trace.job, ep_size=ep_size)
+    assert measure_experts(found, dataclasses.replace(trace, job=job), NO_TOKENS)["expert.or_stage"].value == wanted

@@ -166,6 +166,19 @@ def test_members_that_wait_inside_the_compute(group: int, shape: dict[str, int],
     assert found.analysis.gains.recoverable("expert") == pytest.approx(true, rel=0.1)
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_stage_with_hot_experts_is_not_surely_uneven(*, recorded: bool) -> None:
+    """Without the column, hot experts that all wait for may as well be layers: the finding names both."""
+    fault = ExpertImbalance(
+        spread=0.6, group=4, waits=True, hot_share=0.98, drift_steps=2000, records_tokens=recorded, says_ep_size=True
+    )
+    stages = [c for c in measured(SPEC, fault).diagnosis.causes if c.cause == "stage-imbalance"]
+    assert bool(stages) != recorded
+    for said in stages:
+        assert said.confidence < 0.5
+        assert "expert-imbalance" in {other.cause for other in said.alternatives}
+
+
 @pytest.mark.parametrize("onset", [None, 8])
 def test_a_slow_worker_among_members_that_wait(onset: int | None) -> None:
     """What the others of its group take tells what tokens cost; the worker is slow beside, on its own."""
