@@ -60,7 +60,7 @@ class ExpertImbalance(Fault):
 
     def tellable(self, spec: JobSpec) -> bool:
         """Say whether stages tell it from documents: with one of them only the column does."""
-        return spec.n_virtual > 1 or (self.records_tokens and spec.evidence)
+        return (spec.n_virtual > 1 and not self.waits) or (self.records_tokens and spec.evidence)
 
     def draw_load(self, spec: JobSpec) -> Seconds:
         """Draw the tokens of each rank against evenly dealt ones, shape (n_virtual, n_microbatches, n_steps, n_dp); 1: even.
@@ -86,9 +86,9 @@ class ExpertImbalance(Fault):
         return np.asarray(load / np.where(active, load.mean(axis=(1, 2, 3), keepdims=True), 1.0))
 
 
-#: How often a random fault is of each kind: each rank has its own share of a microbatch, or all of an expert-parallel group wait
-#: for each other, or some experts stay hot.
-KINDS = {"each-rank": 0.35, "group": 0.35, "hot": 0.3}
+#: How often a random fault is of each kind: each rank has its own share of a microbatch, or those of an expert-parallel group share
+#: one, or some experts stay hot, or all of a group wait for the busiest inside the compute, as only the column tells.
+KINDS = {"each-rank": 0.35, "group": 0.35, "hot": 0.3, "inside": 0.1}
 #: Hot experts that no column counts must leave so much to the microbatch: else they look like a slow worker, in every number.
 MOST_HOT, MOST_HOT_UNSEEN = 0.9, 0.4
 
@@ -103,20 +103,24 @@ def draw_fault(
 ) -> ExpertImbalance | None:
     """Draw uneven experts; with one virtual stage nothing but the column tells them from documents, so it is there.
 
-    With one microbatch, or few groups of ranks, nothing varies: None.
+    With one microbatch nothing varies, and with no group of ranks nobody waits: None.
     """
     if spec.microbatches < 2:
         return None
     kind = choose_kind(KINDS, rng, kind)
     groups = [size for size in (2, 4, 8) if spec.dp % size == 0]
+    if kind == "inside" and not groups:
+        return None
+    waits = kind == "inside"
     group = int(rng.choice(groups)) if groups and kind != "each-rank" else 1
-    recorded = bool(rng.random() < 0.4) or spec.n_virtual == 1
+    recorded = bool(rng.random() < 0.4) or spec.n_virtual == 1 or waits
     hot = float(rng.uniform(0.2, MOST_HOT if recorded else MOST_HOT_UNSEEN))
     return ExpertImbalance(
         kind=kind,
         spread=float(rng.uniform(0.06, 0.4)) if strength is None else strength,
         group=group,
-        hot_share=hot if kind == "hot" else 0.0,
+        waits=waits,
+        hot_share=hot if kind in ("hot", "inside") else 0.0,
         drift_steps=float(rng.uniform(5, 60)),
         records_tokens=recorded,
         says_ep_size=bool(rng.random() < 0.5),

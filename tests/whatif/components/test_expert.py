@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from diagnose.faults.expert_imbalance import ExpertImbalance
+from diagnose.faults.expert_imbalance import ExpertImbalance, draw_fault
 from diagnose.faults.fault import Fault
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
@@ -164,6 +164,15 @@ def test_members_that_wait_inside_the_compute(group: int, shape: dict[str, int],
     true = make(spec, fault).truth.faults[0].recoverable
     assert true > 0.1
     assert found.analysis.gains.recoverable("expert") == pytest.approx(true, rel=0.1)
+
+
+def test_a_drawn_group_that_waits_has_the_column() -> None:
+    """Without it, it is an uneven stage by all that a trace tells; and nobody waits where ranks make no group."""
+    fault = draw_fault(SPEC, np.random.default_rng(0), kind="inside")
+    assert fault is not None
+    assert fault.waits and fault.group > 1 and fault.records_tokens
+    assert fault.tellable(SPEC) and not fault.tellable(dataclasses.replace(SPEC, evidence=False))
+    assert draw_fault(dataclasses.replace(SPEC, dp=3), np.random.default_rng(0), kind="inside") is None
 
 
 @pytest.mark.parametrize("recorded", [False, True])
