@@ -59,6 +59,19 @@ def test_a_slow_link_of_few_microbatches() -> None:
     assert {*np.argwhere(found.ways)[:, 2].tolist()} == {DP}
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_one_slow_direction_of_the_only_link(mode: specs.P2P) -> None:
+    """Nothing but the other direction is its equal; members of a batch end together, so alone in their batches they tell."""
+    inputs = draw_inputs(JobSpec(pp=2, dp=1, microbatches=4, steps=8, p2p=mode, seed=51))
+    transfer_s, tasks = inputs.transfer_s.copy(), inputs.programme.tasks
+    for meeting in inputs.programme.meetings:
+        if tasks[meeting.members[0]].op in (Op.BACKWARD_SEND, Op.BACKWARD_RECV):
+            transfer_s[list(meeting.members)] *= 20 * FACTOR
+    for spoilt, slow in ((inputs.transfer_s, []), (transfer_s, [[1, 0, 0]])):  # direction, link, rank
+        job = dataclasses.replace(inputs, transfer_s=spoilt)
+        assert np.argwhere(slow_in(measure(record(job, simulate(job)))).ways).tolist() == slow
+
+
 def transfers_of(found: Measured) -> Transfers:
     """Measure the transfers of a job."""
     return measure_transfers(found.removal)

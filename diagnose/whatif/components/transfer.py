@@ -12,6 +12,7 @@ from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import lower_median, median, nan_median, nan_quantile, upper_level, upper_stretch
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.delays import recorded
+from diagnose.whatif.graph import flatten
 from diagnose.whatif.levels import take
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.slow_places import find_slow_places, restrict, rows_of_ways
@@ -52,6 +53,13 @@ HALF_SPREAD_TO_SIGMA = 1.28
 TOP_DEVIATIONS = 4.0
 #: Two ways of sending, as over the network card and through the host's memory, differ by less than so many times.
 FAR_BLOCK_RATIO = 10.0
+#: What goes the other way on the same link.
+OTHER_WAY = {
+    Op.FORWARD_SEND: Op.BACKWARD_SEND,
+    Op.BACKWARD_SEND: Op.FORWARD_SEND,
+    Op.FORWARD_RECV: Op.BACKWARD_RECV,
+    Op.BACKWARD_RECV: Op.FORWARD_RECV,
+}
 #: Transfers of a link in one step from which its median says something.
 MIN_IN_STEP = 3
 #: Steps from which it is learned what is usual on a link.
@@ -114,6 +122,8 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
                 equal = {int(at[i]): median(sampled[stage][i]) for stage, at in by_stage.items() if i < len(at)}
                 group_s |= dict.fromkeys(equal, float(lower_median(np.array([*equal.values()]))))
         equals = _measure_ordinary(list(sampled.values()))
+        if op in P2P and len(sampled) == o.block.n_dp == 1:
+            equals = _ask_other_way(o, equals, of_types, op)
         if op in P2P and len(observed) > 1:
             equals = _ask_others(equals, sampled, [other for other in observed if other is not o], op)
         for stage, at in places:
@@ -206,6 +216,24 @@ def _ask_others(own: "_Ordinary", sampled: Mapping[int, Seconds], others: Sequen
         [np.concatenate([s, *(also[stage] for also in together)], axis=1) for stage, s in sampled.items()]
     )
     return every if own.top_s > FAR_BLOCK_RATIO * every.top_s > 0 else own
+
+
+def _ask_other_way(o: Observed, own: "_Ordinary", by_type: Mapping[int, Mapping[int, Ints]], op: int) -> "_Ordinary":
+    """Take what is ordinary on the quicker direction of the only link, where the other takes far longer: as much goes each way.
+
+    Members of a batch end together, so those count that move alone.
+    """
+    batched = flatten(o.graph.list_batches())
+    ways = []
+    for way in {op, OTHER_WAY[op]}:
+        alone = {stage: at[~np.isin(at, batched)] for stage, at in by_type.get(way, {}).items()}
+        ways += _sample(o, {stage: at for stage, at in alone.items() if len(at)}).values()
+    if len(ways) != 2:
+        return own
+    quick, slow = sorted(ways, key=lambda seconds: float(median(seconds)))
+    if median(slow) <= TWO_LEVELS_RATIO * max(median(quick), 0.0):
+        return own
+    return dataclasses.replace(_measure_place(quick), stretch=None)
 
 
 #: This part of the step is still lost to transfers where contention does not explain them; generated contention alone leaves 0.003.
