@@ -218,14 +218,14 @@ def _ask_others(own: "_Ordinary", sampled: Mapping[int, Seconds], others: Sequen
     return every if own.top_s > FAR_BLOCK_RATIO * every.top_s > 0 else own
 
 
-def _ask_other_way(o: Observed, own: "_Ordinary", by_type: Mapping[int, Mapping[int, Ints]], op: int) -> "_Ordinary":
+def _ask_other_way(o: Observed, own: "_Ordinary", by_type: Mapping[int, Mapping[int, Ints]], op: Op) -> "_Ordinary":
     """Take what is ordinary on the quicker direction of the only link, where the other takes far longer: as much goes each way.
 
     Members of a batch end together, so those count that move alone.
     """
     batched = flatten(o.graph.list_batches())
-    ways = []
-    for way in {op, OTHER_WAY[op]}:
+    ways: list[Seconds] = []
+    for way in (op, OTHER_WAY[op]):
         alone = {stage: at[~np.isin(at, batched)] for stage, at in by_type.get(way, {}).items()}
         ways += _sample(o, {stage: at for stage, at in alone.items() if len(at)}).values()
     if len(ways) != 2:
