@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
 from diagnose.model.trace import Block, Evidence, Ints, Seconds, Trace
-from diagnose.numerics.robust import median
+from diagnose.numerics.robust import median, nan_median, nan_quantile
 from diagnose.whatif.batches import find_all_batches
 from diagnose.whatif.graph import Graph, flatten
 
@@ -29,6 +29,8 @@ MAX_STEPS_MOVING = 64
 MAX_LEFT = 0.4
 #: Dp ranks meet once a step: what their clocks move by below this part of it costs no more, and those who share a GPU end apart.
 MIN_MOVED_SHARE = 0.02
+#: Of the transfers of a link in one step the receivers of so many waited, though senders do not wait for them.
+WAITED_QUANTILE = 0.1
 #: Steps on either side, and those that it takes to see a clock move.
 NEIGHBOURS = 2
 MIN_STEPS_MOVING = 8
@@ -180,8 +182,7 @@ def _along_stages(
     blocks: Sequence[tuple[Block, Graph]], n_stages: int, strides: Sequence[int], least_s: float
 ) -> tuple[Seconds, Seconds]:
     """Estimate each worker's offset against stage 0 of its dp rank, shape (n_dp, n_stages), and how it moves, a step more."""
-    seen: dict[tuple[int, int], list[Seconds]] = {}
-    by_step: dict[tuple[int, int], list[Seconds]] = {}
+    seen: dict[tuple[int, int], list[tuple[Seconds, Seconds, Seconds]]] = {}
     for (block, graph), stride in zip(blocks, strides, strict=True):
         stages, moves = block.nodes.stage, graph.moves
         pairs = moves.members.take(np.flatnonzero((moves.members.lengths == 2) & ~moves.across_dp)).flat.reshape(-1, 2)
@@ -190,33 +191,32 @@ def _along_stages(
         send, recv = pairs[~batched & (block.nodes.op[pairs[:, 0]] != Op.EMBEDDING)].T
         link = stages[send] * n_stages + stages[recv]
         for one in np.unique(link).tolist():
-            ends = [block.end_s[nodes[link == one], ::stride] for nodes in (recv, send)]
-            seen.setdefault(divmod(one, n_stages), []).append((ends[0] - ends[1]).reshape(-1, block.n_dp))
-            by_step.setdefault(divmod(one, n_stages), []).append(median(ends[0] - ends[1], axis=0))
-    between = {link: _center_and_spread(np.concatenate(ends)) for link, ends in seen.items()}
+            apart_s = np.subtract(*(block.end_s[nodes[link == one], ::stride] for nodes in (recv, send)))
+            if block.filled is not None:
+                filled = np.logical_or(*(block.filled[nodes[link == one], ::stride] for nodes in (recv, send)))
+                apart_s[filled & ~filled.all(axis=0)] = np.nan
+            first = (WAITED_QUANTILE * (np.isfinite(apart_s).sum(axis=0, keepdims=True) - 1)).astype(np.int64)
+            (waited_s,) = np.take_along_axis(np.sort(apart_s, axis=0), first, axis=0)
+            by_step = nan_median(apart_s, axis=0)
+            seen.setdefault(divmod(one, n_stages), []).append((apart_s.reshape(-1, block.n_dp), by_step, waited_s))
     order = _order(blocks, strides)
-    of_link = {
-        link: whole[order] for link, found in by_step.items() if len(whole := np.concatenate(found)) == len(order)
-    }
+    of_link = {link: tuple(map(np.concatenate, zip(*found, strict=True))) for link, found in seen.items()}
     n_dp = blocks[0][0].n_dp
     offset_s, moved_s = np.zeros((n_dp, n_stages)), np.zeros((len(order), n_dp, n_stages))
     clips = _clip_ends(blocks, n_stages)
     begin = np.cumsum([0, *(len(block.steps) for block, _ in blocks)])
     looked_at = np.concatenate([np.arange(begin[n], begin[n + 1], stride) for n, stride in enumerate(strides)])[order]
     for stage in range(1, n_stages):
-        there, back = between.get((stage - 1, stage)), between.get((stage, stage - 1))
-        step, spread = np.zeros(n_dp), np.zeros(n_dp)
-        if there is not None and back is not None:
-            step = (there[0] - back[0]) / 2.0
-            # A batch that waits for another transfer is late in both directions; a clock is early in one and late in the other.
-            both_late = np.abs(there[0] + back[0]) / 2.0
-            spread = np.maximum(np.maximum(there[1], back[1]), both_late)
+        ways = [of_link[way] for way in ((stage - 1, stage), (stage, stage - 1)) if way in of_link]
+        step, spread, by_step = np.zeros(n_dp), np.zeros(n_dp), np.zeros((0, 0, 0))
+        if len(ways) == 2:
+            step, spread, by_step = _find_meeting(*ways)
         elif clips is not None:
             # Where every transfer is part of a batch, the gradient clip is left: it ends everywhere at once.
             step, spread = _center_and_spread(clips[stage] - clips[stage - 1])
         moved = np.zeros((len(order), n_dp))
-        if (stage - 1, stage) in of_link and (stage, stage - 1) in of_link:
-            forth_s, back_s = of_link[stage - 1, stage], of_link[stage, stage - 1]
+        if by_step.shape[1] == len(order):
+            forth_s, back_s = by_step[:, order]
             moved, step, spread = _find_movement(
                 (forth_s - back_s) / 2.0, (forth_s + back_s) / 2.0, step, spread, least_s
             )
@@ -226,6 +226,40 @@ def _along_stages(
         offset_s[:, stage] = offset_s[:, stage - 1] + np.where(np.abs(step) > MIN_OFFSET_SPREADS * spread, step, 0.0)
         moved_s[:, :, stage] = moved_s[:, :, stage - 1] + moved
     return offset_s, moved_s
+
+
+def _find_meeting(*ways: tuple[Seconds, ...]) -> tuple[Seconds, Seconds, Seconds]:
+    """Say how far the clock of a link's second stage is ahead, by how much later receivers of both directions end than senders.
+
+    Where a send is buffered, a receiver that comes late ends late, and only one that waited ends with it, as the first ones do. A
+    clock is as early in one direction as it is late in the other: what is late in both is no clock's. The surer of the two counts.
+
+    Parameters
+    ----------
+    ways : tuples of ndarray of float64
+        Seconds of all transfers, (n_transfers, n_dp); in the middle of each step, and of its first ones, (n_steps, n_dp).
+
+    Returns
+    -------
+    usual_s, spread_s : ndarray of float64, shape (n_dp,)
+    by_step_s : ndarray of float64, shape (2, n_steps, n_dp)
+        Seconds of both directions; without steps where they have not as many.
+    """
+    every, middle, waited = zip(*ways, strict=True)
+    (usual_s, spread_s), (waited_s, waited_spread_s) = map(_compare_ways, (every, waited))
+    by_waited = waited_spread_s < spread_s
+    usual_s, spread_s = np.where(by_waited, [waited_s, waited_spread_s], [usual_s, spread_s])
+    if len(middle[0]) != len(middle[1]):
+        return usual_s, spread_s, np.zeros((2, 0, len(by_waited)))
+    return usual_s, spread_s, np.where(by_waited, waited, middle)
+
+
+def _compare_ways(ways: Sequence[Seconds]) -> tuple[Seconds, Seconds]:
+    """Say how far a clock is ahead by both directions, each (n_any, n_dp), and how much that varies or is late: (n_dp,)."""
+    (there, back) = map(_center_and_spread, ways)
+    # A batch that waits for another transfer is late in both directions; a clock is early in one and late in the other.
+    both_late = np.abs(there[0] + back[0]) / 2.0
+    return (there[0] - back[0]) / 2.0, np.maximum(np.maximum(there[1], back[1]), both_late)
 
 
 def _order(blocks: Sequence[tuple[Block, Graph]], strides: Sequence[int]) -> Ints:
@@ -266,7 +300,9 @@ def _find_movement(
     range_s = np.ptp(smooth_s, axis=0)
     by_others = median(np.delete(around, NEIGHBOURS, axis=2), axis=2)
     left_s, all_s = (np.minimum(np.abs(apart_s - by), range_s).mean(axis=0) for by in (by_others, center))
-    moves = (range_s > least_s) & (left_s < MAX_LEFT * all_s) & (np.ptp(late_s, axis=0) < range_s / 2.0)
+    # What is late may be so in one direction alone, which looks as far apart.
+    proven_s = (smooth_s - np.abs(late_s)).max(axis=0) - (smooth_s + np.abs(late_s)).min(axis=0)
+    moves = (range_s > least_s) & (left_s < MAX_LEFT * all_s) & (proven_s > range_s / 2.0)
     smooth_s = smooth_s - center
     left_s = _center_and_spread(apart_s - smooth_s)[1]
     left_s = np.maximum(left_s, np.abs(median(both_late_s, axis=0)))
@@ -323,5 +359,5 @@ def _across_ranks(
 
 def _center_and_spread(values: Seconds) -> tuple[Seconds, Seconds]:
     """Take the median and the half interquartile range over the first axis."""
-    low, center, high = np.quantile(values, [0.25, 0.5, 0.75], axis=0)
+    low, center, high = (nan_quantile(values, q, axis=0) for q in (0.25, 0.5, 0.75))
     return center, (high - low) / 2.0

@@ -68,7 +68,7 @@ def pair(there: Any, back: Any, *, n_steps: int = 4, clip: Any = None, forward_s
         op.op[4:6] = Op.GC
     members = [found for found, seen in (((0, 1), there), ((2, 3), back)) if seen is not None]
     moves = Events.of([Event(found, across_dp=False, completes=found) for found in members])
-    block = SimpleNamespace(nodes=op, end_s=end_s, start_s=end_s * 0.0, steps=np.arange(n_steps), n_dp=1)
+    block = SimpleNamespace(nodes=op, end_s=end_s, start_s=end_s * 0.0, steps=np.arange(n_steps), n_dp=1, filled=None)
     return [(block, SimpleNamespace(moves=moves))]
 
 
@@ -102,6 +102,40 @@ def test_a_clock_is_early_one_way_and_late_the_other(there: Any, back: Any, clip
     """It counts where it is more than twice what its estimate is unsure by; without both ways the gradient clip tells."""
     usual_s, _ = clocks._along_stages(pair(there, back, clip=clip), 2, [1], 0.0)
     assert usual_s.tolist() == [[0.0, pytest.approx(ahead)]]
+
+
+def test_receivers_that_come_late_say_nothing_of_clocks() -> None:
+    """Where sends are buffered only a receiver that waited ends with its send: here one of ten, and one that was filled in is none.
+
+    Those of one direction come late in the first half of the steps, and of the other one in the second.
+    """
+    kinds = [(Op.FORWARD_SEND, 0), (Op.FORWARD_RECV, 1), (Op.BACKWARD_SEND, 1), (Op.BACKWARD_RECV, 0)]
+    end_s, filled = np.zeros((2, 2, 10, 16, 1)), np.zeros((2, 2, 10, 16, 1), dtype=bool)
+    end_s[0, 1], end_s[1, 1] = 1.0, -1.0  # the clock of stage 1
+    end_s[0, 1, 2:, :8] += 20.0
+    end_s[1, 1, 2:, 8:] += 20.0
+    end_s[:, 1, 0] -= 30.0
+    filled[:, 1, 0] = True
+    members = [(way + i, way + 10 + i) for way in (0, 20) for i in range(10)]
+    moves = Events.of([Event(found, across_dp=False, completes=found) for found in members])
+    op = nodes(*(kind for kind in kinds for _ in range(10)))
+    shape = (40, 16, 1)
+    block = SimpleNamespace(
+        nodes=op, end_s=end_s.reshape(shape), filled=filled.reshape(shape), steps=np.arange(16), n_dp=1
+    )
+    usual_s, moved_s = clocks._along_stages([(block, SimpleNamespace(moves=moves))], 2, [1], 0.0)  # type: ignore[list-item]
+    assert usual_s.tolist() == [[0.0, 1.0]]
+    assert not moved_s.any()
+
+
+def test_what_is_late_in_one_direction_from_a_step_on_is_no_clock() -> None:
+    """And later in the other: as far apart as by a clock that moves, and later in one step than in another."""
+    late_s = np.where(np.arange(16) < 8, 0.0, 10.0)
+    for other_s, is_clock in ((np.full(16, 5.0), False), (late_s, False), (-late_s, True)):
+        moved_s = clocks._along_stages(
+            pair(10.0 - late_s if other_s is late_s else late_s, other_s, n_steps=16), 2, [1], 0.0
+        )[1]
+        assert moved_s.any() == is_clock
 
 
 def test_sixteen_steps_are_looked_at() -> None:
