@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.model.other_work import OtherWork
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence, Seconds
-from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.numerics.robust import fill_nan, lower_median, nan_median, upper_stretch
 from diagnose.whatif.components.attribution import TINY_S
 from diagnose.whatif.components.component import ByNode, Component, Part
 from diagnose.whatif.delays import SHORTEST_S
@@ -56,9 +56,11 @@ def find_excess(busy_s: Seconds) -> Seconds:
     """Say by how many seconds work is longer than usual, where it stands out; shapes (n_steps, n_dp), or (n_steps, n_workers).
 
     Usual is what the quicker half of the dp ranks that have any take in their usual step that has any: who has none, as all but
-    the one that writes the log, is no measure.
+    the one that writes the log, is no measure. Where it gets longer for a stretch of steps these are not usual, even if most are.
     """
-    usual_s = nan_median(np.where(busy_s > 0, busy_s, np.nan), axis=0)
+    known_s = np.where(busy_s > 0, busy_s, np.nan)
+    longer = upper_stretch(np.sqrt(np.where(busy_s > 0, busy_s, fill_nan(nan_median(known_s, axis=0)))).T).T
+    usual_s = nan_median(np.where(longer, np.nan, known_s), axis=0)
     usual_s = usual_s[np.isfinite(usual_s)]
     if not len(usual_s):
         return np.zeros(busy_s.shape)

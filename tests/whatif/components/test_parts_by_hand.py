@@ -619,6 +619,17 @@ def test_work_of_other_types_that_is_longer_than_usual() -> None:
     assert not find_excess(np.zeros((3, 2))).any()
 
 
+@pytest.mark.parametrize(("n_long", "in_a_row"), [(8, True), (12, True), (12, False)])
+def test_work_of_other_types_that_is_longer_in_most_steps(n_long: int, *, in_a_row: bool) -> None:
+    """The shorter steps are usual where it got longer for a while; where it is now long, now short, most steps are."""
+    noise = 1.0 + 0.1 * np.random.default_rng(0).random((20, 2))
+    long = np.zeros(20, dtype=bool)
+    long[(4 + np.arange(n_long)) if in_a_row else np.argsort(7 * np.arange(20) % 20)[:n_long]] = True
+    found = find_excess(np.where(long[:, None], 3.0, 1.0) * noise)
+    assert np.array_equal(found[:, 0] > 0, long & in_a_row)
+    assert not found.any() or found.max() == pytest.approx(2.0, abs=0.5)
+
+
 def test_rows_around_a_step_keep_its_worker() -> None:
     """As long as they reach before its begin and beyond its end: the longest of each counts."""
     block = SimpleNamespace(steps=np.array([4, 7]), n_dp=2, step_ends_s=np.array([10.0, 12.0]))
