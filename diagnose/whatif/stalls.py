@@ -132,11 +132,13 @@ def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tup
 def _attribute_by_place(found: LongStalls) -> None:
     """Attribute the stalls that stand out by where they lie.
 
-    What begins late for something that is known may stand still besides: of that only collections choose no place.
+    What begins late for something that is known may stand still besides: of that only collections choose no place, but where
+    it is little beside, as the rows of a loader that is quick.
     """
     stalls = found.stalls
     stands_out = found.share > _quiet_ratio(found.share, stalls, found.n_stages)
-    _attribute_sizes(found, stands_out & (stalls.inside == 0) & (stalls.before == 0), BY_PLACE)
+    is_open = (stalls.before == 0) | (stalls.before_s < LARGE_SHARE * stalls.inside_s)
+    _attribute_sizes(found, stands_out & (stalls.inside == 0) & is_open, BY_PLACE)
     within_s = np.where((stalls.inside == 0) & (stalls.before != 0), stalls.inside_s, 0.0)
     stands_out = found.share * within_s > _quiet_ratio(found.share, stalls, found.n_stages) * (
         stalls.inside_s + stalls.before_s

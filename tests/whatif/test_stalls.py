@@ -193,6 +193,17 @@ def test_stalls_of_both_directions_in_one_place_are_the_allocators(seed: int, st
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_an_allocator_is_one_where_a_quick_loader_has_rows(seed: int) -> None:
+    """Each forward of the stage begins a little late, as a row says: those that stand still for long are as backwards."""
+    stalled = at_random(marked(slice(None), 0), 0.1, seed)
+    reads = np.where(marked(FORWARD, 0), 0.01, 0.0)
+    late = np.where(reads > 0, int(StallKind.INPUT), 0).astype(np.int8), reads > 0
+    stalls = judged(stalled, reads, late=late)
+    assert (stalls.inside[stalled > 0] == StallKind.ALLOCATION).all()
+    assert (stalls.before[reads > 0] == StallKind.INPUT).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("of_backward", "dp", "kind"),
     [(2.0, 1, StallKind.WORKER), (1.0, 1, StallKind.ALLOCATION), (2.0, slice(None), StallKind.ALLOCATION)],
