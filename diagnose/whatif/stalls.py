@@ -19,7 +19,7 @@ from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, TINY_S, Long
 from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection, attribute_waits_to_collections
 from diagnose.whatif.components.input_delay import attribute_to_input
-from diagnose.whatif.components.malloc_pause import attribute_to_allocator
+from diagnose.whatif.components.malloc_pause import attribute_late_to_allocator, attribute_to_allocator
 from diagnose.whatif.components.start_delay import attribute_to_saves
 from diagnose.whatif.components.step import attribute_to_plan
 from diagnose.whatif.components.worker import attribute_to_workers
@@ -132,18 +132,17 @@ def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tup
 def _attribute_by_place(found: LongStalls) -> None:
     """Attribute the stalls that stand out by where they lie.
 
-    What begins late for something that is known may stand still besides: of that only collections choose no place, but where
-    it is little beside, as the rows of a loader that is quick.
+    What begins late for something that is known may stand still besides: of that only collections choose no place, and where the
+    allocator stops backwards is known.
     """
     stalls = found.stalls
     stands_out = found.share > _quiet_ratio(found.share, stalls, found.n_stages)
-    is_open = (stalls.before == 0) | (stalls.before_s < LARGE_SHARE * stalls.inside_s)
-    _attribute_sizes(found, stands_out & (stalls.inside == 0) & is_open, BY_PLACE)
+    _attribute_sizes(found, stands_out & (stalls.inside == 0) & (stalls.before == 0), BY_PLACE)
     within_s = np.where((stalls.inside == 0) & (stalls.before != 0), stalls.inside_s, 0.0)
     stands_out = found.share * within_s > _quiet_ratio(found.share, stalls, found.n_stages) * (
         stalls.inside_s + stalls.before_s
     )
-    _attribute_sizes(found, stands_out, (attribute_to_collection,))
+    _attribute_sizes(found, stands_out, (attribute_late_to_allocator, attribute_to_collection))
 
 
 def _attribute_sizes(found: LongStalls, left: Bools, by_place: Sequence[Callable[[LongStalls], None]]) -> None:

@@ -69,6 +69,18 @@ def attribute_to_allocator(found: LongStalls) -> None:
     found.assign(at, StallKind.WORKER if is_slow else StallKind.ALLOCATION)
 
 
+def attribute_late_to_allocator(found: LongStalls) -> None:
+    """Attribute stalls in forwards that begin late for something else to the allocator, where it stops backwards for as long."""
+    long, n_stages = found.long, found.n_stages
+    stopped = found.stalls.of_kind(StallKind.ALLOCATION)[0]
+    n_chunks = long.shape[1] // n_stages
+    marked = stopped[1:].any(axis=(0, 2, 3)).reshape(n_chunks, n_stages, -1).any(axis=0)  # (n_stages, n_dp)
+    at = np.concatenate([long[:1] & np.tile(marked, (n_chunks, 1))[:, None, None, :], stopped[1:]])
+    at[0] &= _as_long_as_backwards(at, found.stalls)
+    at[1:] = False
+    found.assign(at, StallKind.ALLOCATION)
+
+
 def _find_subset(stalled: Ints, there: Ints) -> Bools:
     """Mark the stages, and workers, whose backwards stall far more often than those of all that are not marked, burst by burst.
 
