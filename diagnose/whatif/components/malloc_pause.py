@@ -76,7 +76,8 @@ def attribute_late_to_allocator(found: LongStalls) -> None:
     n_chunks = long.shape[1] // n_stages
     marked = stopped[1:].any(axis=(0, 2, 3)).reshape(n_chunks, n_stages, -1).any(axis=0)  # (n_stages, n_dp)
     at = np.concatenate([long[:1] & np.tile(marked, (n_chunks, 1))[:, None, None, :], stopped[1:]])
-    at[0] &= _as_long_as_backwards(at, found.stalls)
+    longest_s = found.stalls.inside_s[1:].max(initial=0.0, where=stopped[1:])
+    at[0] &= _as_long_as_backwards(at, found.stalls) & (found.stalls.inside_s[0] <= longest_s)
     at[1:] = False
     found.assign(at, StallKind.ALLOCATION)
 
