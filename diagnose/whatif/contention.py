@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
-from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.numerics.robust import median, robust_deviation
 from diagnose.whatif.computes import DIRECTION_OF, place_of
 from diagnose.whatif.graph import split_nodes
 from diagnose.whatif.levels import stack
-from diagnose.whatif.observed import Observed
+from diagnose.whatif.observed import Observed, are_gathered_anew
 
 #: Communication of each type that a compute may queue behind: the last ones launched before it.
 MAX_IN_FLIGHT = 3
@@ -136,10 +136,9 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
         block, nodes = o.block, o.block.nodes
         usual_s = block.start_s.mean(axis=(1, 2))
         late = _mark_late(o)
+        rivals = of_types(nodes.op, P2P) | _are_rival_collectives(nodes)
         for stage in range(n_stages):
-            sources = np.flatnonzero(
-                (nodes.stage == stage) & of_types(nodes.op, (*P2P, Op.REDUCE_SCATTER, Op.ALL_GATHER))
-            )
+            sources = np.flatnonzero((nodes.stage == stage) & rivals)
             sources = sources[np.argsort(usual_s[sources], kind="stable")]
             for node in np.flatnonzero((nodes.stage == stage) & late).tolist():
                 start = block.start_s[node]
@@ -205,6 +204,11 @@ def late_tolerance(o: Observed, node: int | Ints) -> Seconds:
     return np.asarray(np.maximum(LATE_TOLERANCE * (o.block.end_s[node] - o.block.start_s[node]), LATE_TOLERANCE_S))
 
 
+def _are_rival_collectives(nodes: Nodes) -> Bools:
+    """Mark the collectives that may hold computes up by contention: where parameters are gathered anew computes wait on purpose."""
+    return of_types(nodes.op, (Op.REDUCE_SCATTER, Op.ALL_GATHER)) & ~are_gathered_anew(nodes)
+
+
 def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
     """List the computes that usually start while communication of a type is in flight on their worker."""
     block, nodes = o.block, o.block.nodes
@@ -212,7 +216,8 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
     stride = max(1, block.start_s[0].size // MAX_LANES)
     start_s = block.start_s.reshape(n_nodes, -1)[:, ::stride]
     end_s = block.end_s.reshape(n_nodes, -1)[:, ::stride]
-    of_type, computing = np.flatnonzero(nodes.op == op), np.flatnonzero(of_types(nodes.op, DIRECTIONS))
+    rivals = _are_rival_collectives(nodes) if op in DP_COLLECTIVES else True
+    of_type, computing = np.flatnonzero((nodes.op == op) & rivals), np.flatnonzero(of_types(nodes.op, DIRECTIONS))
     if not len(of_type):
         return []
     usual_s = start_s.mean(axis=1)

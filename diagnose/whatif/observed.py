@@ -35,6 +35,7 @@ from diagnose.whatif.occupied import (
     add_inner_waits,
     add_meetings,
     find_busy,
+    find_gather_waits,
     find_inner_waits,
     find_occupying,
     measure_inside,
@@ -142,7 +143,8 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         graph = build_observed_graph(without_busy(filled, busy), usual_start(filled), has_dp=trace.job.has_dp)
         block = fill_again(filled, graph)
         graph = add_meetings(block, graph, busy)
-        worked, graph = add_inner_waits(block, graph, find_inner_waits(parts, block, waits))
+        inner = find_inner_waits(parts, block, waits) or find_gather_waits(block, are_gathered_anew(block.nodes))
+        worked, graph = add_inner_waits(block, graph, inner)
         delay = launch_delays(worked, graph)
         of_delay = None if busy is None else busy.within(worked, delay, range(len(block.nodes)))
         rows = others.take(np.isin(others.step, block.steps))
@@ -317,7 +319,9 @@ def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]]
     for node in members[of_types(op[members], (*closing, *DIRECTIONS))].tolist():
         for source in list(waits[node]):
             asked = in_graph[source] and (may_be_broken[node] or op[source] == Op.ALL_GATHER)
-            if asked and sample.held_share(source, node) < 1.0 - HELD_SHARE:
+            # A reduction that begins within computes does so where nothing else is late.
+            least = HELD_SHARE if op[node] == Op.REDUCE_SCATTER else 1.0 - HELD_SHARE
+            if asked and sample.held_share(source, node) < least:
                 waits[node].discard(source)
 
 
@@ -341,11 +345,16 @@ def find_beside(nodes: Nodes, sample: SampledLanes, start_s: Seconds) -> dict[in
     return found
 
 
+def are_gathered_anew(nodes: Nodes) -> Bools:
+    """Mark the nodes of workers that gather parameters more often than they have chunks: for each compute, or each layer."""
+    gathers = np.bincount(nodes.stage[nodes.op == Op.ALL_GATHER], minlength=1 + int(nodes.stage.max(initial=0)))
+    return np.asarray((gathers > 1 + nodes.chunk.max(initial=0))[nodes.stage])
+
+
 def _await_gathers(nodes: Nodes, sample: SampledLanes, waits: list[set[int]], order: Ints) -> None:
     """Let computes wait for their parameters where they are gathered anew: each gather is for the next compute to begin."""
     is_gather, is_compute = nodes.op[order] == Op.ALL_GATHER, of_types(nodes.op[order], DIRECTIONS)
-    if is_gather.sum() <= 1 + nodes.chunk.max(initial=0):
-        return
+    is_gather &= are_gathered_anew(nodes)[order]
     computes, n_before = order[is_compute], np.cumsum(is_compute)
     for at in np.flatnonzero(is_gather).tolist():
         near = computes[n_before[at] : n_before[at] + MAX_BESIDE]

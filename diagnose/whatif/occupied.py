@@ -30,7 +30,8 @@ BESIDE_SHARE = 0.1
 UNEVEN_RATIO = 1.5
 #: A row inside a compute that may have made it long takes this part of a usual one (as pauses do).
 LONG_SHARE = 0.03
-#: Rows end together where their ends differ by less than this part of what their starts differ by.
+#: Rows end together where their ends differ by less than this part of what their starts differ by, and computes where theirs do by
+#: less than this part of what they wait, in variance.
 TOGETHER_RATIO = 0.3
 #: Computes that are asked whether rows inside of them meet.
 MAX_LOOKED_AT = 64
@@ -112,6 +113,35 @@ def find_inner_waits(rows: Evidence, block: Block, waits: Collection[int] = ()) 
     if found_groups is None or found_s.sum() < WORTH_SHARE * (block.end_s - block.start_s)[computes].sum():
         return None
     return found_s, found_groups
+
+
+def find_gather_waits(block: Block, anew: Bools) -> tuple[Seconds, Ints] | None:
+    """Say how long computes wait for other dp ranks within, where each layer's parameters are gathered anew, as `find_inner_waits`.
+
+    Who comes early waits in gathers, and in reductions before them, for the last; if computes wait, too, they end together. `anew`
+    marks the nodes of workers that gather so, shape (n_nodes,).
+    """
+    op, stage, usual_s = block.nodes.op, block.nodes.stage, block.start_s.mean(axis=(1, 2))
+    usual_end_s = block.end_s.mean(axis=(1, 2))
+    found_s = np.zeros(block.start_s.shape)
+    for direction in DIRECTIONS if block.n_dp > 1 else ():
+        computes = np.flatnonzero((op == direction) & anew)
+        for node in computes.tolist():
+            inside = (stage == stage[node]) & of_types(op, (Op.ALL_GATHER, Op.REDUCE_SCATTER))
+            inside &= (usual_s < usual_end_s[node]) & (usual_end_s > usual_s[node])
+            # What outlasts a compute is not waited for there.
+            inside[inside] = (block.end_s[inside] <= block.end_s[node]).mean(axis=(1, 2)) >= HELD_SHARE
+            until_s, fills_s = block.start_s[node], np.zeros(block.start_s[node].shape)
+            for one in np.flatnonzero(inside)[np.argsort(usual_s[inside], kind="stable")].tolist():
+                begin_s = np.clip(block.start_s[one], until_s, block.end_s[node])
+                until_s = np.clip(block.end_s[one], begin_s, block.end_s[node])
+                fills_s = fills_s + until_s - begin_s
+            found_s[node] = fills_s - fills_s.min(axis=1, keepdims=True)
+        if np.var(block.end_s[computes], axis=2).sum() >= TOGETHER_RATIO * np.var(found_s[computes], axis=2).sum():
+            found_s[computes] = 0.0
+    if found_s.sum() < WORTH_SHARE * (block.end_s - block.start_s)[of_types(op, DIRECTIONS)].sum():
+        return None
+    return found_s, np.zeros(block.n_dp, dtype=np.int64)
 
 
 def _look_inside(block: Block, keys: "Keys", union: "Union", nodes: Ints) -> tuple[Seconds, Seconds, Seconds]:

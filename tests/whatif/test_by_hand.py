@@ -442,6 +442,7 @@ def test_what_ends_as_a_compute_starts_was_waited_for() -> None:
 def test_what_may_be_in_flight(op: Op, n_waits: int) -> None:
     """Each of 40 computes starts beside the send before it; of gathers, which are one a chunk, the last 16 are asked."""
     kinds = nodes(*[(op, 0)] * 40, *[(Op.FORWARD, 0)] * 40)
+    kinds = dataclasses.replace(kinds, chunk=np.tile(np.arange(40), 2))
     start_s = np.concatenate([np.arange(40.0), np.arange(40.0) + 0.1])[:, None, None] * np.ones((1, 4, 1))
     o: Any = SimpleNamespace(block=SimpleNamespace(nodes=kinds, start_s=start_s, end_s=start_s + 0.9))
     found = {waits.node - 40: waits.sources for waits in _in_flight(o, op, 1)}

@@ -449,3 +449,81 @@ def test_lost_rows_of_an_all_to_all_break_nothing(inside: bool) -> None:
     assert found.diagnosis.causes[0].cause == "worker-fault"
     assert found.analysis.timelines.clean(int(found.breakdown.steps[3]), np.arange(4)) is not None
     assert found.removal.step_times(["worker"], [slice(0, 8, 3)]).shape == (3,)
+
+
+# ------------------------------------------------------------------------------------------ layers that are gathered anew
+
+
+def layers_job(slow: float, *, waits: bool, n_steps: int = 12, n_dp: int = 4) -> tuple[pa.Table, float]:
+    """Make a job whose computes have three layers, with how long its steps take on average.
+
+    Each gathers its parameters within the compute: in forwards while the one before runs, in backwards when it needs them, behind
+    the reduction of the one before. Where nobody `waits` computes go on beside it. Rank 0 is so many times as slow, and each rank
+    pauses once, twice as long as a layer takes.
+    """
+    rng, n_layers, gather_s = np.random.default_rng(8), 3, 0.01
+    rows: list[tuple[str, int, int, float, float]] = []
+    total_s = 0.0
+    for step in range(n_steps):
+        pace = rng.lognormal(0.0, 0.01, (2, n_layers, n_dp)) * np.where(np.arange(n_dp) == 0, slow, 1.0)
+        layer_s = pace * np.array([0.05, 0.1])[:, None, None]
+        if 2 <= step < 2 + n_dp:
+            layer_s[step % 2, 1, step - 2] += 0.2
+        now_s, free_s, begin_s = np.zeros((3, n_dp))
+
+        def move(name: str, start_s: np.ndarray, step: int = step) -> np.ndarray:
+            end_s = np.full(n_dp, start_s.max() + gather_s)
+            rows.extend((name, step, rank, start_s[rank], end_s[rank]) for rank in range(n_dp))
+            return end_s
+
+        now_s = free_s = move("params-all-gather", now_s)
+        for direction, name in enumerate(("forward-compute", "backward-compute")):
+            began_s = now_s
+            for layer in range(n_layers):
+                begin_s = now_s
+                if direction or layer < n_layers - 1:
+                    free_s = move("params-all-gather", np.maximum(now_s, free_s))
+                    begin_s = free_s if direction and waits else now_s
+                now_s = begin_s + layer_s[direction, layer]
+                if direction:
+                    free_s = move("grads-reduce-scatter", np.maximum(now_s, free_s))
+                elif waits and layer < n_layers - 1:
+                    now_s = np.maximum(now_s, free_s)
+            rows += [(name, step, rank, began_s[rank], now_s[rank]) for rank in range(n_dp)]
+        done_s = np.maximum(now_s, free_s)
+        rows += [("optimizer", step, rank, done_s[rank], done_s[rank] + 0.01) for rank in range(n_dp)]
+        total_s += float(done_s.max()) + 0.01
+    frame = pd.DataFrame(rows, columns=["optype", "step", "dp_rank", "start_ts", "end_ts"])
+    frame = frame.sort_values(["step", "dp_rank", "start_ts"], kind="stable", ignore_index=True)
+    frame["duration"] = frame.pop("end_ts") - frame.start_ts
+    frame["seq_id"] = frame.groupby(["step", "dp_rank", "optype"]).cumcount()
+    computes = frame.optype.str.endswith("compute")
+    frame["mb_id"], frame["mc"], frame["stage"] = np.where(computes, 0, -1), np.where(computes, 0, -1), 0
+    meta = {
+        "dp_size": n_dp,
+        "pp_size": 1,
+        "tp_size": 1,
+        "cp_size": 1,
+        "vpp_size": 1,
+        "world_size": n_dp,
+        "job_id": "fsdp",
+    }
+    return to_table(frame, meta), total_s / n_steps
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_who_waits_within_computes_for_parameters_is_not_slow(waits: bool) -> None:
+    """Where ranks wait for the slow one in gathers and reductions all backwards take equally long, and its own are long else."""
+    (table, step_s), (_, without_s) = (layers_job(slow, waits=waits) for slow in (2.0, 1.0))
+    found = measure(table)
+    assert found.gains.recoverable("worker") == pytest.approx(1.0 - without_s / step_s, abs=0.03)
+    said = {cause.cause: cause for cause in found.diagnosis.causes}
+    assert [worker.dp for worker in said["worker-fault"].where.workers] == [0]
+    assert "kernel-queue-contention" not in said
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_layers_that_are_gathered_anew_are_no_fault(waits: bool) -> None:
+    """In a job whose ranks are alike but for a pause each nobody is slow, and nothing is held up by communication."""
+    table, _ = layers_job(1.0, waits=waits)
+    assert not {cause.cause for cause in measure(table).diagnosis.causes} & {"worker-fault", "kernel-queue-contention"}
