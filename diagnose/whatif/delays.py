@@ -106,7 +106,7 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
         if o.block.filled is not None:  # what was filled in is nobody's time
             excess = np.where(o.block.filled[nodes], 0.0, excess)
         lost = np.asarray(excess.any(axis=(1, 2)))
-        for at in np.flatnonzero(lost & np.isin(nodes, [*o.beside])).tolist():
+        for at in np.flatnonzero(lost & of_types(op[nodes], DP_COLLECTIVES) & np.isin(nodes, [*o.beside])).tolist():
             lost[at] = not _begins_within(o, int(nodes[at]))
         found |= zip(nodes[lost].tolist(), excess[lost], strict=True)
     return found

@@ -326,10 +326,10 @@ def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]]
 
 
 def find_beside(nodes: Nodes, sample: SampledLanes, start_s: Seconds) -> dict[int, int]:
-    """Find the last compute of its worker that has always begun when a collective does, for each that there is one for.
+    """Find the last compute of its worker that has always begun when a collective or recv does, for each that there is one for.
 
-    Collectives begin as gradients are there, or as the next parameters are asked for, and not when they may. `start_s` is when each
-    node usually starts.
+    Collectives begin as gradients are there, or as the next parameters are asked for, and recvs are posted ahead, and not when they
+    may. `start_s` is when each node usually starts.
     """
     found: dict[int, int] = {}
     in_order = np.argsort(start_s, kind="stable")
@@ -337,7 +337,7 @@ def find_beside(nodes: Nodes, sample: SampledLanes, start_s: Seconds) -> dict[in
         of_stage = in_order[nodes.stage[in_order] == stage]
         is_compute = of_types(nodes.op[of_stage], DIRECTIONS)
         computes, n_before = of_stage[is_compute], np.cumsum(is_compute)
-        for at in np.flatnonzero(of_types(nodes.op[of_stage], DP_COLLECTIVES)).tolist():
+        for at in np.flatnonzero(of_types(nodes.op[of_stage], (*DP_COLLECTIVES, *_RECEIVES))).tolist():
             near = computes[max(n_before[at] - MAX_BESIDE, 0) : n_before[at] + 1]
             begun_s = sample.start_s[of_stage[at]] - sample.start_s[near]
             begun = np.count_nonzero(begun_s >= -sample.tolerance_s, axis=1) / sample.count(begun_s)
@@ -364,7 +364,7 @@ def _await_gathers(nodes: Nodes, sample: SampledLanes, waits: list[set[int]], or
 
 
 def _launch_beside(sample: SampledLanes, waits: list[set[int]], beside: Mapping[int, int]) -> None:
-    """Let collectives that begin after a compute does wait for its end, or for what it waited for, if that explains when."""
+    """Let what begins after a compute does wait for its end, or for what it waited for, if that explains when."""
     for node, compute in beside.items():
         sources = np.array(sorted(({compute} | waits[compute]) - waits[node] - {node}), dtype=np.int64)
         sources = sources[sample.held_shares(sources, np.full_like(sources, node)) >= HELD_SHARE]
