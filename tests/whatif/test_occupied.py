@@ -464,29 +464,29 @@ def layers_job(slow: float, *, waits: bool, n_steps: int = 12, n_dp: int = 4) ->
     rng, n_layers, gather_s = np.random.default_rng(8), 3, 0.01
     rows: list[tuple[str, int, int, float, float]] = []
     total_s = 0.0
+
+    def move(name: str, step: int, start_s: np.ndarray) -> np.ndarray:
+        end_s = np.full(n_dp, start_s.max() + gather_s)
+        rows.extend((name, step, rank, start_s[rank], end_s[rank]) for rank in range(n_dp))
+        return end_s
+
     for step in range(n_steps):
         pace = rng.lognormal(0.0, 0.01, (2, n_layers, n_dp)) * np.where(np.arange(n_dp) == 0, slow, 1.0)
         layer_s = pace * np.array([0.05, 0.1])[:, None, None]
         if 2 <= step < 2 + n_dp:
             layer_s[step % 2, 1, step - 2] += 0.2
-        now_s, free_s, begin_s = np.zeros((3, n_dp))
-
-        def move(name: str, start_s: np.ndarray, step: int = step) -> np.ndarray:
-            end_s = np.full(n_dp, start_s.max() + gather_s)
-            rows.extend((name, step, rank, start_s[rank], end_s[rank]) for rank in range(n_dp))
-            return end_s
-
-        now_s = free_s = move("params-all-gather", now_s)
+        now_s = np.zeros(n_dp)
+        now_s = free_s = move("params-all-gather", step, now_s)
         for direction, name in enumerate(("forward-compute", "backward-compute")):
             began_s = now_s
             for layer in range(n_layers):
                 begin_s = now_s
                 if direction or layer < n_layers - 1:
-                    free_s = move("params-all-gather", np.maximum(now_s, free_s))
+                    free_s = move("params-all-gather", step, np.maximum(now_s, free_s))
                     begin_s = free_s if direction and waits else now_s
                 now_s = begin_s + layer_s[direction, layer]
                 if direction:
-                    free_s = move("grads-reduce-scatter", np.maximum(now_s, free_s))
+                    free_s = move("grads-reduce-scatter", step, np.maximum(now_s, free_s))
                 elif waits and layer < n_layers - 1:
                     now_s = np.maximum(now_s, free_s)
             rows += [(name, step, rank, began_s[rank], now_s[rank]) for rank in range(n_dp)]
