@@ -324,7 +324,10 @@ def split_steps(steps: Ints, dense: Dense, warnings: list[str]) -> tuple[list[Bl
         at = np.flatnonzero(per_step == n_of_type)
         kept_node = _choose_nodes(nodes, there, per_step, n_of_type)
         n_stray += int(np.count_nonzero(there[:, at][~kept_node]))
-        absent = pipelined[kept_node, None, None] & (nodes.seq[kept_node, None, None] >= count[None, at])
+        # A worker that has fewer microbatches ends the step as others do: one that lacks what they have there has lost its rows.
+        lost = ~there[np.ix_(kept_node & ~(pipelined | (nodes.op == Op.GC)), at)].all(axis=0)
+        n_run = np.where(lost, n_of_type, count[at])
+        absent = pipelined[kept_node, None, None] & (nodes.seq[kept_node, None, None] >= n_run)
         missing = ~there[np.ix_(kept_node, at)] & ~absent
         computes = kept_node & of_types(nodes.op, DIRECTIONS)  # what has none is no step
         missing_share = missing.mean(axis=(0, 2)) if computes.any() else np.ones(len(at))

@@ -269,6 +269,18 @@ def test_one_dp_rank_may_have_fewer_microbatches() -> None:
     analyse(trace)
 
 
+@pytest.mark.parametrize("left", [0, 5])
+def test_a_worker_that_lost_the_end_of_its_step_has_no_fewer_microbatches(left: int) -> None:
+    """Of a dp rank's step the first rows are left, or the optimizer's alone: without what closes a step, computes were lost."""
+    shape = Shape(n_steps=6, n_dp=8, n_stages=1, n_microbatches=4)
+    rows = random_job(shape, 3)
+    of_step = rows[(rows.dp_rank == 1) & (rows.step == rows.step.max())].sort_values("start_ts").index
+    trace = load(rows.drop(of_step[left:] if left else of_step[:-1]), shape.meta)
+    (block,) = trace.blocks
+    assert block.absent is None
+    assert np.isnan(block.start_s).sum() == len(of_step) - max(left, 1)
+
+
 def test_a_last_step_cut_off_is_dropped(rows: pd.DataFrame) -> None:
     """The file of a job that was killed within its last step is good up to there."""
     steps = np.unique(rows.step)
