@@ -1,11 +1,11 @@
 """Number operations where rows were lost: counted by start alone, all that follow a lost row would pass for the one before.
 
 Enters: rows whose `seq` was counted by start. Leaves: them, as labels of microbatch and model chunk say, and as the gaps say that
-lost rows left in time; transfers that neither tells of, as the compute says that had ended before them.
+lost rows left in time; transfers and collectives that neither tells of, as the computes say that they ran beside.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,9 @@ from diagnose.model.optype import DIRECTIONS, EVIDENCE, P2P, Op, of_types
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import median
 from diagnose.trace.labels import number_combinations
+from diagnose.trace.lost_beside import MAX_COMPARED, number_beside_computes
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, row_key
 
-#: Gaps of some lanes times what may be lost there, beyond which nobody looks: those stay counted.
-MAX_COMPARED = 50_000_000
 #: Where rows were lost there is room for this part of them. Where there never were as many there is none.
 MIN_ROOM = 0.5
 
@@ -27,7 +26,7 @@ def number_around_lost(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
     """Leave out the numbers of lost rows, in workers and steps that have fewer of a type than others of their stage.
 
     Labels count where they are those of a fuller worker, in order, with gaps. Computes without, and transfers, are those of which
-    the gaps in time leave room for what is missing. Where that does not tell, rows stay counted.
+    the gaps in time leave room for what is missing. Where that does not tell, computes stay counted.
 
     Costs two sorts of the rows, and of each worker and step with lost rows the square of how many are lost an operation.
     """
@@ -40,12 +39,10 @@ def number_around_lost(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
     labels = [column for column in (rows.microbatch, rows.chunk, rows.position) if column is not None]
     known = np.zeros(len(rows), dtype=bool)
     if labels:
-        rows, known = _leave_gaps(rows, key, np.where(op < int(min(EVIDENCE)), counts, 0), lambda _: labels)
+        rows, known = _leave_gaps(rows, key, np.where(op < int(min(EVIDENCE)), counts, 0), labels)
     for types in ((*DIRECTIONS, *P2P), DIRECTIONS):  # transfers that run beside computes have no order
         rows, known = _number_by_gaps(rows, key, counts, types, known)
-    known_counts = np.bincount(key[known], minlength=counts.size).reshape(counts.shape)
-    asked = np.where(of_types(op, P2P), counts, 0)
-    return _leave_gaps(rows, key, asked, lambda now: [_computed_before(now, key)], known_counts > 0)[0]
+    return number_beside_computes(rows, key, counts, known, sizes)
 
 
 def _number_by_gaps(rows: Rows, key: Ints, counts: Ints, types: Sequence[Op], known: Bools) -> tuple[Rows, Bools]:
@@ -170,38 +167,17 @@ def _fit_gaps(usual_gap_s: Seconds, usual_s: Seconds, gap_s: Seconds, may_be: Bo
     return place, fits, room_s >= MIN_ROOM * needed_s
 
 
-def _computed_before(rows: Rows, key: Ints) -> Ints:
-    """Name the last compute of its worker and step that had ended when each operation began, by type and number; 0 none."""
-    assert rows.seq is not None
-    is_compute = of_types(rows.op, DIRECTIONS)
-    when_s = np.where(is_compute, rows.start_s + rows.duration_s, rows.start_s)
-    worker = key // len(Op)
-    order = np.lexsort((~is_compute, when_s, worker))
-    name = np.where(is_compute, rows.seq * len(Op) + rows.op + 1, 0)[order]
-    last = np.maximum.accumulate(np.where(name > 0, np.arange(len(order)), 0))
-    first = np.searchsorted(worker[order], worker[order])  # of its worker and step
-    found = np.zeros(len(order), dtype=np.int64)
-    found[order] = np.where(last >= first, name[last], 0)
-    return found
-
-
-def _leave_gaps(
-    rows: Rows, key: Ints, counts: Ints, find_labels: Callable[[Rows], Sequence[NDArray[Any]]], but: Bools | None = None
-) -> tuple[Rows, Bools]:
+def _leave_gaps(rows: Rows, key: Ints, counts: Ints, labels: Sequence[NDArray[Any]]) -> tuple[Rows, Bools]:
     """Number the rows of workers and steps with fewer of a type as those of the fullest with the same labels, and say which did.
 
-    `counts` has the shape (n_steps * n_dp, n_stages * n_types), 0 where a type is not asked about, and `but` says where else.
-    Labels are found if needed.
+    `counts` has the shape (n_steps * n_dp, n_stages * n_types), 0 where a type is not asked about.
     """
     assert rows.seq is not None
     n_kinds = counts.shape[1]
     known = np.zeros(len(rows), dtype=bool)
     short = (counts > 0) & (counts < counts.max(axis=0))
-    if but is not None:
-        short &= ~but
     if not short.any():
         return rows, known
-    labels = find_labels(rows)
     fullest = np.zeros_like(short)
     fullest[counts.argmax(axis=0), np.arange(n_kinds)] = short.any(axis=0)
     in_short, in_fullest = (np.flatnonzero(where.reshape(-1)[key]) for where in (short, fullest))

@@ -1,6 +1,8 @@
 """Where `seq_id` is missing and rows were lost, labels or gaps say which operations the others are."""
 
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -112,6 +114,28 @@ def test_lost_transfers_are_missing_and_no_others(p2p: str) -> None:
     there = np.isfinite(found)
     assert (~there).sum() == (~np.isfinite(whole)).sum() + len(lost)
     np.testing.assert_allclose(found[there], whole[there], atol=1e-9)
+
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "1f1b": {"pp": 4, "dp": 2, "p2p": "asynchronous"},
+    "interleaved": {"pp": 4, "dp": 2, "vpp": 2, "p2p": "asynchronous"},
+    "zb-h1": {"pp": 4, "dp": 2, "schedule": "zero-bubble", "weight_share": 0.5, "p2p": "asynchronous"},
+    "dualpipev": {"pp": 4, "dp": 2, "schedule": "dualpipev", "vpp": 2, "weight_share": 0.5, "p2p": "asynchronous"},
+    "shards": {"pp": 1, "dp": 8, "gather_s": 0.02},
+    "shards of stages": {"pp": 2, "dp": 4, "gather_s": 0.02},
+}
+
+
+@pytest.mark.parametrize("job", BESIDE)
+def test_computes_tell_which_transfers_and_collectives_beside_them_are_lost(job: str) -> None:
+    """Stretches of rows are lost where transfers and gathers have no order among the computes: all others stay where they were."""
+    spec = JobSpec(microbatches=8, steps=12, noise=0.05, **BESIDE[job])
+    (whole,) = load_trace(to_file(generate(spec).trace)).blocks
+    (found,) = load_trace(to_file(generate(dataclasses.replace(spec, lost_share=0.01, lacks="seq_id")).trace)).blocks
+    assert found.start_s.shape == whole.start_s.shape
+    there = np.isfinite(found.start_s)
+    assert (~there).sum() > 30
+    np.testing.assert_allclose(found.start_s[there], whole.start_s[there], atol=1e-6)
 
 
 def test_steps_with_fewer_microbatches_lack_none() -> None:
