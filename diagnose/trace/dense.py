@@ -269,7 +269,7 @@ def _are_beyond_others(key: Ints, repeated: Ints, is_exact: Bools, op: NDArray[A
 def _name_nodes(
     rows: Rows, at: RowIndex, cells: _Cells, times: tuple[Seconds, Seconds], n_chunks: int, *, n_stages: int
 ) -> Nodes:
-    """Say which microbatch and model chunk each compute node works on, from the fullest lane, else from the launch order."""
+    """Say which microbatch and model chunk each compute is on: from the fullest lane, else another, else the launch order."""
     op, stage, number = cells.op, cells.stage, cells.seq
     microbatch = np.full(len(op), -1, dtype=np.int64)
     chunk, position = microbatch.copy(), microbatch.copy()
@@ -277,8 +277,11 @@ def _name_nodes(
     if any(column is not None for _, column in columns):
         present = np.count_nonzero(~np.isnan(times[0]), axis=0)
         fullest = np.unravel_index(int(present.argmax()), present.shape)
-        in_lane = np.flatnonzero((at[0] == fullest[0]) & (at[1] == fullest[1]))
-        in_lane = in_lane[cells.node_at[in_lane] < len(op)]
+        is_told = (at[0] == fullest[0]) & (at[1] == fullest[1]) & (cells.node_at < len(op))
+        lost = np.r_[np.isnan(times[0][:, fullest[0], fullest[1]]), False]
+        if lost.any():  # any other worker tells
+            is_told |= lost[cells.node_at]
+        in_lane = np.flatnonzero(is_told)
         for found, column in columns:
             if column is not None:
                 found[cells.node_at[in_lane]] = column[in_lane]

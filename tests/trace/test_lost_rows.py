@@ -138,6 +138,20 @@ def test_computes_tell_which_transfers_and_collectives_beside_them_are_lost(job:
     np.testing.assert_allclose(found.start_s[there], whole.start_s[there], atol=1e-6)
 
 
+def test_labels_of_a_compute_that_the_fullest_worker_lost_are_those_of_others() -> None:
+    """Each step of a V schedule loses another forward: all are named as where nothing is lost."""
+    spec = JobSpec(pp=4, dp=1, microbatches=8, steps=4, schedule="zb-v", vpp=2, weight_share=0.5, lacks="seq_id,gmc")
+    table = generate(spec).trace
+    (whole,) = load_trace(to_file(table)).blocks
+    is_forward = pc.equal(table["optype"], "forward-compute")
+    steps = enumerate(pc.unique(table["step"]))
+    lost = [np.flatnonzero(pc.and_(is_forward, pc.equal(table["step"], step)))[18 * i] for i, step in steps]
+    (found,) = load_trace(to_file(table.filter(pa.array(~np.isin(np.arange(len(table)), lost))))).blocks
+    np.testing.assert_array_equal(found.nodes.chunk, whole.nodes.chunk)
+    np.testing.assert_array_equal(found.nodes.microbatch, whole.nodes.microbatch)
+    np.testing.assert_array_equal(found.nodes.position, whole.nodes.position)
+
+
 def test_steps_with_fewer_microbatches_lack_none() -> None:
     """A job begins with half of the microbatches, and nothing names them: there is no room where more could have been.
 
