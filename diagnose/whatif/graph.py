@@ -190,6 +190,11 @@ class Graph:
         """In which event each node starts, by its place in `moves`; -1 for nodes that the graph leaves out: shape (n_nodes,)."""
         return self.moves.find(self.moves.members, self.n_nodes)
 
+    def starts_step(self, node: int) -> bool:
+        """Say whether a node waits for nothing at all, or on some lanes for nothing: there it waits for the start of the step."""
+        always = any(barrier.lanes is None for barrier in self.barriers.get(node, ()))
+        return not always and self.sources.begin[node] == self.sources.begin[node + 1]
+
     def members_of(self, node: int) -> Ints:
         """Give the nodes that move together with one."""
         members, event = self.moves.members, self.starts_in[node]

@@ -251,7 +251,7 @@ def _build(graph: Graph) -> Levels:
     one_each[level[completes.lengths != 1]] = False
     number, others = _number_nodes(graph.n_nodes, completes.flat, chains)
     # Members stand by how much they wait for, longest first; `at` is where each stands in its level.
-    sources = _fill(graph.sources, hidden_nodes=list(graph.barriers))
+    sources = _fill(graph.sources, hidden_nodes=[n for n in graph.barriers if not graph.starts_step(n)])
     of_member, n_sources = level[members.row_of()], sources.lengths[members.flat]
     longest = int(n_sources.max(initial=0))
     moved = np.argsort(of_member * (longest + 1) + longest - n_sources, kind="stable")

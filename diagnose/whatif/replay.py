@@ -162,7 +162,9 @@ def _move(
         sources = [ends[source] for source in graph.waits[node]]
         if node in graph.barriers:
             sources += [barrier.opens(ends) for barrier in graph.barriers[node]]
-        start = _latest(sources) if sources else np.zeros((1, 1))
+        if graph.starts_step(node):
+            sources.append(np.zeros((1, 1)))
+        start = _latest(sources)
         if delay is not None:
             is_own = len(sources) > 1 and start.shape == delay[node].shape
             start = np.add(start, delay[node], out=start if is_own else None)
@@ -250,7 +252,9 @@ def launch_delays(block: Block, graph: Graph) -> OfNodes:
     for node in members[~alone[members]].tolist():
         sources = [block.end_s[source] for source in graph.waits[node]]
         sources += [barrier.opens(block.end_s) for barrier in graph.barriers.get(node, ())]
-        delay = block.start_s[node] - _latest(sources) if sources else block.start_s[node].copy()
+        if graph.starts_step(node):
+            sources.append(np.zeros((1, 1)))
+        delay = block.start_s[node] - _latest(sources)
         delay[delay < CLOCK_ERROR_S] = 0.0
         delays[node] = delay
     for part in split_nodes(members[alone[members]], block.start_s[0].size):

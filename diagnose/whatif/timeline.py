@@ -95,5 +95,6 @@ def _times(graph: Graph, own: OfNodes, delay: OfNodes | None, shape: tuple[int, 
         sources = [known[source][0] for source in graph.waits[node] if source in known]
         sources += [barrier.opens(known)[0] for barrier in graph.barriers.get(node, ())]
         ready = np.max(np.broadcast_arrays(*sources), axis=0) if sources else np.zeros(1)
+        ready = np.where(np.isneginf(ready), 0.0, ready)  # where it waits for nothing
         start_s[node] = np.minimum(ready + (0.0 if delay is None else delay[node][0]), end[0])
     return start_s, end_s

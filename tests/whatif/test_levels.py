@@ -11,7 +11,8 @@ from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.spec import JobSpec
 from diagnose.model.change import Remove
 from diagnose.whatif import levels
-from diagnose.whatif.replay import replay, replay_each_rank, replay_ends
+from diagnose.whatif.graph import Barrier, add_barriers
+from diagnose.whatif.replay import launch_delays, replay, replay_each_rank, replay_ends
 from tests.judge.cases import Measured, measured
 
 PLAIN = JobSpec(pp=4, dp=3, microbatches=8, steps=6, seed=17)
@@ -61,3 +62,19 @@ def test_levels_give_what_a_walk_gives(name: str, monkeypatch: pytest.MonkeyPatc
         assert levels.replay_levels(m.observed[0].graph, [m.observed[0].own], None) is not None
         monkeypatch.setattr(levels, limit, 0)
     assert levels.replay_levels(m.observed[0].graph, [m.observed[0].own], None) is None
+
+
+@pytest.mark.parametrize("min_events", [0, np.inf])
+def test_what_waits_on_some_lanes_alone_starts_with_the_step_on_others(
+    min_events: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first forward of a worker waits in one step for something, and in all others for nothing: all are replayed."""
+    monkeypatch.setattr(levels, "MIN_EVENTS", min_events)
+    (o,) = measured(PLAIN).observed
+    first, source = (int(np.flatnonzero(o.graph.sources.lengths == 0)[at]) for at in (0, 1))
+    lanes = np.arange(o.block.start_s.shape[1])[:, None] == np.zeros((1, o.block.n_dp))
+    graph = add_barriers(o.block.nodes, o.graph, {first: (Barrier((source,), across_dp=False, lanes=lanes),)})
+    delay = launch_delays(o.block, graph)
+    assert np.isfinite(np.array([np.broadcast_to(of_node, o.block.start_s[0].shape) for of_node in delay])).all()
+    found, recorded = replay(graph, o.own, delay), replay(o.graph, o.own, o.delay)
+    np.testing.assert_allclose(found[1:], recorded[1:], atol=1e-9)
