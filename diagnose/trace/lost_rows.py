@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, P2P, Op, of_types
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.numerics.robust import median
+from diagnose.numerics.robust import median, nan_median
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.lost_beside import MAX_COMPARED, number_beside_computes
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, row_key
 
 #: Where rows were lost there is room for this part of them. Where there never were as many there is none.
 MIN_ROOM = 0.5
+#: Transfers that run beside a compute for this part of one, usually, are not told by gaps.
+OVERLAP_SHARE = 0.1
 
 
 def number_around_lost(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
@@ -40,12 +42,14 @@ def number_around_lost(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
     known = np.zeros(len(rows), dtype=bool)
     if labels:
         rows, known = _leave_gaps(rows, key, np.where(op < int(min(EVIDENCE)), counts, 0), labels)
-    for types in ((*DIRECTIONS, *P2P), DIRECTIONS):  # transfers that run beside computes have no order
-        rows, known = _number_by_gaps(rows, key, counts, types, known)
+    for types in ((*DIRECTIONS, *P2P), DIRECTIONS):
+        rows, known = _number_by_gaps(rows, key, counts, types, known, n_dp)
     return number_beside_computes(rows, key, counts, known, sizes)
 
 
-def _number_by_gaps(rows: Rows, key: Ints, counts: Ints, types: Sequence[Op], known: Bools) -> tuple[Rows, Bools]:
+def _number_by_gaps(
+    rows: Rows, key: Ints, counts: Ints, types: Sequence[Op], known: Bools, n_dp: int
+) -> tuple[Rows, Bools]:
     """Number rows of some types, as those of workers of their stage that have all, where not all are known; and mark what is now.
 
     `counts` has the shape (n_steps * n_dp, n_stages * n_types), `known` (n_rows,).
@@ -59,7 +63,7 @@ def _number_by_gaps(rows: Rows, key: Ints, counts: Ints, types: Sequence[Op], kn
     is_short = ~is_full & (np.bincount(worker[of_types_there & ~known], minlength=len(is_full)) > 0)
     if not is_short.any():
         return rows, known
-    step_s = _bound_steps(rows, worker // n_stages)
+    step_s = _bound_steps(rows, worker // n_stages, n_dp)
     seq, known = rows.seq.copy(), known.copy()
     for stage in np.unique(np.flatnonzero(is_short) % n_stages):
         of_stage = np.flatnonzero((worker % n_stages == stage) & of_types_there)
@@ -69,6 +73,10 @@ def _number_by_gaps(rows: Rows, key: Ints, counts: Ints, types: Sequence[Op], kn
         if not len(full):
             continue
         usual_s = median(_gaps(rows, full, step_s), axis=0), median(rows.duration_s[full], axis=0)
+        is_compute = of_types(rows.op[full[0]], DIRECTIONS)
+        overlap_s = -usual_s[0][1:-1][is_compute[1:] != is_compute[:-1]]
+        if (overlap_s > OVERLAP_SHARE * median(usual_s[1][is_compute])).any():
+            continue  # what runs beside computes has no order among them
         lost = of_stage[is_short[worker[of_stage]]]
         _, first, n_left = np.unique(worker[lost], return_index=True, return_counts=True)
         for n in np.unique(n_left):
@@ -106,12 +114,17 @@ def _place(
     return fits & (has_room | only_transfers), seq[place]
 
 
-def _bound_steps(rows: Rows, lane: Ints) -> tuple[Seconds, Seconds]:
-    """Say when the (step, dp rank) of each row begins and ends: seconds, shape (n_rows,)."""
-    begins_s, ends_s = np.full(int(lane.max()) + 1, np.inf), np.full(int(lane.max()) + 1, -np.inf)
-    np.minimum.at(begins_s, lane, rows.start_s)
-    np.maximum.at(ends_s, lane, rows.start_s + rows.duration_s)
-    return begins_s[lane], ends_s[lane]
+def _bound_steps(rows: Rows, lane: Ints, n_dp: int) -> tuple[Seconds, Seconds]:
+    """Say when the (step, dp rank) of each row begins and ends, if not before and after most of its step: seconds, (n_rows,).
+
+    One that lost its first rows seems to begin late.
+    """
+    begins_s, ends_s = np.full((2, int(lane.max()) // n_dp + 1, n_dp), np.nan)
+    np.fmin.at(begins_s.reshape(-1), lane, rows.start_s)
+    np.fmax.at(ends_s.reshape(-1), lane, rows.start_s + rows.duration_s)
+    begins_s = np.minimum(begins_s, nan_median(begins_s, axis=1, keepdims=True))
+    ends_s = np.maximum(ends_s, nan_median(ends_s, axis=1, keepdims=True))
+    return begins_s.reshape(-1)[lane], ends_s.reshape(-1)[lane]
 
 
 def _gaps(rows: Rows, lanes: Ints, step_s: tuple[Seconds, Seconds]) -> Seconds:

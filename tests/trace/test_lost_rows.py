@@ -127,11 +127,16 @@ BESIDE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("job", BESIDE)
-def test_computes_tell_which_transfers_and_collectives_beside_them_are_lost(job: str) -> None:
-    """Stretches of rows are lost where transfers and gathers have no order among the computes: all others stay where they were."""
-    spec = JobSpec(microbatches=8, steps=12, noise=0.05, **BESIDE[job])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_computes_tell_which_transfers_and_collectives_beside_them_are_lost(job: str, *, is_named: bool) -> None:
+    """Stretches of rows are lost where transfers and gathers have no order among the computes: all others stay where they were.
+
+    Unless `is_named` no label tells of the computes: the gaps between them do, and when their step begins for others.
+    """
+    spec = JobSpec(microbatches=8, steps=12, noise=0.05, seed=2, **BESIDE[job])
     (whole,) = load_trace(to_file(generate(spec).trace)).blocks
-    (found,) = load_trace(to_file(generate(dataclasses.replace(spec, lost_share=0.01, lacks="seq_id")).trace)).blocks
+    lacks = "seq_id" if is_named or spec.vpp > 1 else "seq_id,mb_id,mc,gmc"
+    (found,) = load_trace(to_file(generate(dataclasses.replace(spec, lost_share=0.01, lacks=lacks)).trace)).blocks
     assert found.start_s.shape == whole.start_s.shape
     there = np.isfinite(found.start_s)
     assert (~there).sum() > 30
