@@ -9,10 +9,10 @@ import warnings
 
 import numpy as np
 
-from diagnose.model.optype import COMPUTE
-from diagnose.model.trace import Block, Seconds
+from diagnose.model.optype import COMPUTE, P2P, of_types
+from diagnose.model.trace import Block, Bools, Seconds
 from diagnose.numerics.robust import nan_median
-from diagnose.whatif.batches import find_all_batches
+from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_all_batches
 from diagnose.whatif.graph import Event, Graph
 from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.replay import launch_delays, own_times
@@ -46,8 +46,9 @@ def fill_block(block: Block, graph: Graph) -> Block:
     for node, sources in enumerate(graph.waits):
         for source in sources:
             waiters[source].append(node)
-    compute = {int(op) for op in COMPUTE}
+    compute, transfers = {int(op) for op in COMPUTE}, {int(op) for op in P2P}
     batched, in_graph = {node for batch in batches for node in batch}, set[int]()
+    buffers = _buffers_sends(block, graph)
     for event in graph.events:
         in_graph.update(event.completes)
         if not np.isnan(start_s[list(event.members)]).any():
@@ -58,6 +59,8 @@ def fill_block(block: Block, graph: Graph) -> Block:
             _fill_compute(node, ready[node], own[node], waiters[node], start_s, end_s)
         else:
             _fill_group(event, ready, own, waiters, batched, start_s, end_s)
+            if buffers and len(event.members) == 2 and int(block.nodes.op[event.members[0]]) in transfers:
+                _part_pair(event, gone, ready, own, waiters, start_s, end_s)
         if block.absent is not None:
             for node in event.members:
                 start_s[node] = np.where(block.absent[node], ready[node], start_s[node])
@@ -147,6 +150,34 @@ def _fill_group(
         end = np.minimum(np.where(nobody, usual_end[at], ended), _bound(waiters[node], start_s))
         end_s[node] = np.where(gone, end, ends[at])
         start_s[node] = np.where(gone, np.minimum(np.where(nobody, begun[at], start), end), starts[at])
+
+
+def _buffers_sends(block: Block, graph: Graph) -> bool:
+    """Say whether sends end before their recv has begun, as no other do: then neither tells when the other ended."""
+    members = graph.moves.members
+    pairs = members.take(np.flatnonzero(members.lengths == 2)).flat.reshape(-1, 2)
+    send, recv = pairs[of_types(block.nodes.op[pairs[:, 0]], P2P)].T
+    sample = SampledLanes(block)
+    early_s = sample.start_s[recv] - sample.end_s[send]
+    return bool((early_s > sample.tolerance_s).sum() > (1.0 - HELD_SHARE) * np.isfinite(early_s).sum())
+
+
+def _part_pair(
+    event: Event,
+    gone: Bools,
+    ready: dict[int, Seconds],
+    own: list[float],
+    waiters: list[list[int]],
+    start_s: Seconds,
+    end_s: Seconds,
+) -> None:
+    """Let a lost send end by itself, and a lost recv not before it could begin, where sends are buffered."""
+    send, recv = event.members
+    sent = np.minimum(ready[send] + own[send], end_s[send])
+    received = np.maximum(ready[recv], start_s[send]) + own[recv]
+    for node, end in ((send, sent), (recv, np.minimum(received, _bound(waiters[recv], start_s)))):
+        end_s[node] = np.where(gone[node], end, end_s[node])
+        start_s[node] = np.where(gone[node], np.minimum(ready[node], end), start_s[node])
 
 
 def _usual(block: Block, times: OfNodes) -> list[float]:

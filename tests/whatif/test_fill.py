@@ -217,3 +217,21 @@ def test_stretches_of_lost_rows_leave_the_step_as_long(
         lost |= np.asarray(pc.equal(table["optype"], "gc"))
     fidelity = diagnose_table(table.filter(pa.array(~lost))).fidelity
     assert fidelity.replay_error < 0.005
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_where_sends_are_buffered_a_lost_recv_does_not_end_with_its_send(vpp: int) -> None:
+    """A lost recv begins when its worker is there, long after the send has ended; else all that was lost would run too early."""
+    spec = JobSpec(pp=4, dp=4, vpp=vpp, microbatches=8, steps=24, noise=0.3, p2p="lazy", clip="all")
+    table = generate(spec).trace
+    is_send = pc.is_in(table["optype"], pa.array(["forward-send", "backward-send"]))
+    took_s = pc.if_else(is_send, pc.min_element_wise(table["duration"], spec.transfer_s), table["duration"])
+    table = table.set_column(table.column_names.index("duration"), "duration", took_s)
+    table = table.sort_by([(name, "ascending") for name in ("step", "dp_rank", "stage", "start_ts")])
+    lost = np.zeros(len(table), dtype=bool)
+    for first in np.random.default_rng(1).choice(len(table) - 30, len(table) // 800, replace=False):
+        lost[first : first + 30] = True
+    trace = load(table.filter(pa.array(~lost)))
+    (o,) = observe(trace, prepare(trace))[0]
+    ends_s = o.block.end_s.max(axis=(0, 2))
+    np.testing.assert_allclose(replay(o.graph, o.own, o.delay)[:, 0], ends_s, rtol=0.001)
