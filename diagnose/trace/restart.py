@@ -41,7 +41,8 @@ SPARE_CELLS = 100_000
 STOP_STEPS, SLOW_START_RATIO = 10.0, 1.3
 #: So was one that stands still for so many steps and seconds, however the next step is: to start processes, connect them and load
 #: what was saved takes minutes, and who saves for thirty steps saves so seldom that hardly a recording has it, and one of them
-#: says nothing of the cost. Recorded saves without rows took up to 8 steps, drawn ones up to 27.
+#: says nothing of the cost. Recorded saves without rows took up to 8 steps, drawn ones up to 27. Where saves have rows, a stop
+#: without one is none, and the steps are enough.
 LONG_STOP_STEPS, LONG_STOP_S = 30.0, 60.0
 #: No other stop is longer than this part of it, and no row tells of this part of it.
 OTHER_STOPS_SHARE, TOLD_SHARE = 0.2, 0.5
@@ -132,8 +133,9 @@ def find_silent_restart(
         (np.minimum(before.end_s, 0.0) - before.start_s).max(initial=0.0),
     )
     starts_slowly = stop_s[at] > STOP_STEPS * usual_s and length_s[at + 1] > SLOW_START_RATIO * usual_s
+    least_s = 0.0 if (evidence.op == Op.CHECKPOINT).any() else LONG_STOP_S
     if (
-        not (starts_slowly or stop_s[at] > max(LONG_STOP_STEPS * usual_s, LONG_STOP_S))
+        not (starts_slowly or stop_s[at] > max(LONG_STOP_STEPS * usual_s, least_s))
         or np.nan_to_num(np.delete(stop_s, at)).max(initial=0.0) > OTHER_STOPS_SHARE * stop_s[at]
         or told_s > TOLD_SHARE * stop_s[at]
     ):

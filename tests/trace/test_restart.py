@@ -214,6 +214,20 @@ def test_a_stop_of_less_than_a_minute_may_be_a_save(faster: float, found: tuple[
     assert load(rows).restarted_steps == found
 
 
+@pytest.mark.parametrize(("stop", "found"), [(40.0, (7,)), (29.0, ())])
+def test_where_saves_have_rows_a_stop_without_one_is_none(stop: float, found: tuple[int, ...]) -> None:
+    """GIVEN rows of short saves, THEN a stop of forty steps in 39 s is a restart, and one of less than thirty steps is not."""
+    rows = attempt()
+    began = rows.groupby("step").start_ts.min()
+    usual_s = float(np.median(np.diff(began)))
+    saves = rows[rows.step.isin([3, 9])].groupby("step").head(1)
+    saves = saves.assign(optype="checkpoint", start_ts=saves.step.map(began), duration=0.01 * usual_s)
+    rows = pd.concat([rows, saves])
+    rows.loc[rows.step >= 7, "start_ts"] += stop * usual_s
+    rows = rows.assign(start_ts=rows.start_ts / 2.0, duration=rows.duration / 2.0)
+    assert load(rows).restarted_steps == found
+
+
 def test_a_restart_names_its_steps() -> None:
     """The warning says which steps are there twice."""
     first, last = attempt(), attempt(late_s=RESTART_S)
