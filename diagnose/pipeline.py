@@ -305,6 +305,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         n_stages=trace.n_stages,
         between_s=between_s,
         tail_s=measure_tails(trace, observed),
+        between_hosts=trace.between_hosts,
     )
     gains = removal.gains([rule.components for rule in rule_set.rules])
     request.report("judging")

@@ -257,6 +257,14 @@ class Trace:
         return len(hosts) == 1 and "" not in hosts if hosts else self.job.n_hosts == 1
 
     @property
+    def between_hosts(self) -> Bools | None:
+        """Say which links, by their first stages, are between two hosts, shape (n_stages, n_dp); None where a host is unknown."""
+        if not self.hosts or "" in self.hosts:
+            return None
+        host = np.array(self.hosts).reshape(self.n_dp, self.n_stages).T
+        return np.asarray(host != np.roll(host, -1, axis=0))
+
+    @property
     def steps(self) -> Ints:
         """Analysed step numbers, block after block."""
         return np.concatenate([block.steps for block in self.blocks])

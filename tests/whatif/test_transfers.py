@@ -77,6 +77,22 @@ def transfers_of(found: Measured) -> Transfers:
     return measure_transfers(found.removal)
 
 
+@pytest.mark.parametrize("slow", [(), (3,), (2,)], ids=["none", "one between hosts", "one within a host"])
+def test_links_between_hosts_are_slower_by_nature(slow: tuple[int, ...]) -> None:
+    """GIVEN two stages a host and all links between hosts slow, THEN only one that is slower than its like is named."""
+    inputs = draw_inputs(JobSpec(pp=8, dp=2, microbatches=8, steps=8, workers_per_host=4, seed=51))
+    transfer_s = inputs.transfer_s.copy()
+    for meeting in inputs.programme.meetings:
+        tasks = [inputs.programme.tasks[member] for member in meeting.members]
+        link = min(task.stage for task in tasks)
+        if tasks[0].op in P2P:
+            transfer_s[list(meeting.members)] *= FACTOR if link % 2 else 1.0
+            transfer_s[list(meeting.members), :, DP] *= FACTOR**2 if link in slow else 1.0
+    inputs = dataclasses.replace(inputs, transfer_s=transfer_s)
+    found = slow_in(measure(record(inputs, simulate(inputs))))
+    assert {(link, dp) for _, link, dp in np.argwhere(found.ways).tolist()} == {(link, DP) for link in slow}
+
+
 def slow_in(found: Measured) -> SlowPlaces:
     """Say where the slow transfers of a job are."""
     slow = transfers_of(found).slow

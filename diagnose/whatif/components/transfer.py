@@ -1,7 +1,7 @@
 """Slow transfers: communication that takes longer than on an ordinary link, or in ordinary steps."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from diagnose.whatif.delays import recorded
 from diagnose.whatif.graph import flatten
 from diagnose.whatif.levels import take
 from diagnose.whatif.observed import Observed
-from diagnose.whatif.slow_places import find_slow_places, restrict, rows_of_ways
+from diagnose.whatif.slow_places import find_slow_places, restrict, rows_of_ways, ways_of
 
 #: A transfer is slow beyond this many times the upper end of its type on an ordinary link, and by seconds enough.
 SLOW_TRANSFER_RATIO = 3.0
@@ -80,7 +80,7 @@ class TransferPart(Part):
     def find(self) -> None:
         """Find what transfers take beyond that of ordinary ones; where it lies on slow places, what is elsewhere is ordinary."""
         observed = self.job.observed
-        measured = [transfer_excess(o, observed) for o in observed]
+        measured = [transfer_excess(o, observed, self.job.between_hosts) for o in observed]
         self.excess_s = [excess for excess, _ in measured]
         self.slow = find_slow_places(observed, self.excess_s, [spread for _, spread in measured], self.job.n_stages)
         self.own_s = self.excess_s
@@ -88,11 +88,14 @@ class TransferPart(Part):
             self.own_s = [restrict(o, excess, self.slow) for o, excess in zip(observed, self.excess_s, strict=True)]
 
 
-def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int, Seconds], dict[int, float]]:
+def transfer_excess(
+    o: Observed, observed: Sequence[Observed], between_hosts: Bools | None = None
+) -> tuple[dict[int, Seconds], dict[int, float]]:
     """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out.
 
     A schedule that changes when most links get slow leaves nothing ordinary in the block of the slow ones: that is then learned
-    from all blocks, `observed`.
+    from all blocks, `observed`. `between_hosts`, shape (n_stages, n_dp), says which links, by their first stages, are between hosts:
+    these are slower than those within one by nature, and each other's equals. None: nobody knows.
 
     Returns
     -------
@@ -106,11 +109,9 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
     slow_links: dict[int, float] = {}  # how many times as long the slow links of a stage take
     step_s = float(np.mean(o.block.step_ends_s))
     of_types = _list_transfers(o)
-    for op in (*P2P, *DP_COLLECTIVES, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
-        by_stage = of_types.get(int(op))
-        if by_stage is None:
-            continue
-        sampled = _sample(o, by_stage)  # (n_nodes, n_steps, n_dp)
+    least: dict[Op, _Ordinary] = {}
+    for op, by_stage, lanes in _split_by_hosts(o, of_types, between_hosts):
+        sampled = {stage: s[..., lanes[stage]] for stage, s in _sample(o, by_stage).items()}  # (n_nodes, n_steps, n_dp)
         places = list(by_stage.items())
         group_s: dict[int, float] = {}
         if op in DP_COLLECTIVES:
@@ -125,7 +126,9 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
         if op in P2P and len(sampled) == o.block.n_dp == 1:
             equals = _ask_other_way(o, equals, of_types, op)
         if op in P2P and len(observed) > 1:
-            equals = _ask_others(equals, sampled, [other for other in observed if other is not o], op)
+            equals = _ask_others(equals, sampled, lanes, [other for other in observed if other is not o], op)
+        # Links between hosts come first: none within one is slower by nature.
+        equals = least[op] = min(equals, least.get(op, equals), key=lambda ordinary: ordinary.usual_s)
         for stage, at in places:
             ordinary = equals
             if op in DP_COLLECTIVES:
@@ -136,6 +139,8 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
             far = SLOW_TRANSFER_RATIO if op in P2P else SLOW_COLLECTIVE_RATIO
             longest = max(min(far * top, ordinary.far_s), top + SLOW_TRANSFER_SHARE * step_s)
             own = take(o.own, at)
+            if not lanes[stage].all():
+                own[..., ~lanes[stage]] = 0.0
             level = np.broadcast_to(median(own[:, :: stride_of(own[0])], axis=(0, 1)), own.shape[1:])  # (n_steps, n_dp)
             if len(at) >= MIN_IN_STEP and (own > slow_step).any():
                 in_step = median(own, axis=0)
@@ -146,7 +151,7 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
                 level = np.where(ordinary.stretch[:, None], np.maximum(level, own.max(axis=0)), level)
             if not slow.any() and not (own > longest).any():
                 continue
-            if op in P2P and usual > 0 and _is_of_few_ranks(slow):
+            if op in P2P and usual > 0 and _is_of_few_ranks(slow[:, lanes[stage]]):
                 slow_links[stage] = max(slow_links.get(stage, 0.0), float(median(level[slow])) / usual)
             spread = max(top - usual, LEAST_SPREAD_SHARE * step_s)
             for node, seconds in zip(at.tolist(), own, strict=True):
@@ -154,8 +159,8 @@ def transfer_excess(o: Observed, observed: Sequence[Observed]) -> tuple[dict[int
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
                 excess = recorded(o, node, np.maximum(excess, 0.0))
                 if excess.any():
-                    found[node] = excess
-                    spread_s[node] = spread
+                    found[node] = excess + found.get(node, 0.0)
+                    spread_s[node] = max(spread, spread_s.get(node, 0.0))
     return found, spread_s
 
 
@@ -164,6 +169,25 @@ def _is_of_few_ranks(slow: Bools) -> bool:
     n_slow = slow.sum(axis=0)
     usual = int(np.sort(n_slow)[(len(n_slow) - 1) // 2])
     return bool(n_slow.max() > (FEW_RANKS_RATIO * usual if len(n_slow) > 1 else 0))
+
+
+def _split_by_hosts(
+    o: Observed, by_type: Mapping[int, dict[int, Ints]], between_hosts: Bools | None
+) -> Iterator[tuple[Op, dict[int, Ints], dict[int, Bools]]]:
+    """Give the nodes of each type by stage, and the dp ranks, (n_dp,), of each stage: of links between hosts, then of others."""
+    pairs = o.find_pairs()
+    link_of = np.full(len(o.block.nodes), -1)
+    link_of[pairs] = ways_of(o.block.nodes, pairs)[0][:, None]
+    for op in (*P2P, *DP_COLLECTIVES, Op.EMBEDDING, Op.CLIP, Op.LAYERNORM):
+        by_stage = by_type.get(int(op), {})
+        kinds = [np.ones((1, o.block.n_dp), dtype=bool)]
+        if op in P2P and between_hosts is not None:
+            kinds = [between_hosts, ~between_hosts]
+        for kind in kinds:
+            of_kind = {stage: at[kind[link_of[at] % len(kind)].any(axis=1)] for stage, at in by_stage.items()}
+            of_kind = {stage: at for stage, at in of_kind.items() if len(at)}
+            if of_kind:
+                yield op, of_kind, {s: kind[link_of[at] % len(kind)].any(axis=0) for s, at in of_kind.items()}
 
 
 def _list_transfers(o: Observed) -> dict[int, dict[int, Ints]]:
@@ -202,13 +226,20 @@ def _least_through(o: Observed) -> dict[int, Seconds]:
     return found
 
 
-def _ask_others(own: "_Ordinary", sampled: Mapping[int, Seconds], others: Sequence[Observed], op: Op) -> "_Ordinary":
+def _ask_others(
+    own: "_Ordinary",
+    sampled: Mapping[int, Seconds],
+    lanes: Mapping[int, Bools],
+    others: Sequence[Observed],
+    op: Op,
+) -> "_Ordinary":
     """Take what is ordinary in all blocks where that is far below what is ordinary in one: nothing is in that one.
 
     Other blocks count that have as many transfers on each stage.
     """
     shapes = {stage: len(s) for stage, s in sampled.items()}
     of_others = [_sample(other, _list_transfers(other).get(int(op), {})) for other in others]
+    of_others = [{stage: s[..., lanes[stage]] for stage, s in also.items() if stage in lanes} for also in of_others]
     together = [also for also in of_others if {stage: len(s) for stage, s in also.items()} == shapes]
     if not together:
         return own
