@@ -94,7 +94,7 @@ def _measure_doubts(
     }
     total = sum(lost.values())
     if not total:
-        missing = Feature.missing("no time was lost at the start or end of steps")
+        missing = Feature.missing("nothing that was found at the start or end of steps costs time")
         return dict.fromkeys(
             (f"stall.{name}_doubt" for name in ("planned", "optimizer", "loader", "background", "rare")), missing
         )
@@ -140,7 +140,7 @@ def _measure_borders(breakdown: Breakdown, order: Ints, gains: Gains, evidence: 
     hits = lost > HIT_SHARE * top if top > NEGLIGIBLE_SHARE * gains.replayed_s else np.zeros(len(lost), dtype=bool)
     found = _describe_period(borders[seen | hits], hits[seen | hits])
     if not hits.any():
-        missing = Feature.missing("no time was lost at the start or end of steps")
+        missing = Feature.missing("nothing that was found at the start or end of steps costs time")
         names = ("checkpoint_share", "size_ratio", "steps_share", "hits", "input_doubt")
         return found | {f"stall.{name}": missing for name in names}
     steps_share = float(hits.sum() / (seen | hits).sum())
@@ -241,7 +241,7 @@ def _lost_at_borders(steps: Ints, order: Ints, gains: Gains) -> tuple[Ints, Seco
 def _describe_period(steps: Ints, hits: Bools) -> Features:
     """Give the period of the steps hit as features."""
     if not hits.any():
-        missing = Feature.missing("no time was lost at the start or end of steps")
+        missing = Feature.missing("nothing that was found at the start or end of steps costs time")
         return dict.fromkeys(("stall.period_steps", "stall.regularity", "stall.chance"), missing)
     if hits.sum() < MIN_HITS:
         once = Feature.missing("it happened once")

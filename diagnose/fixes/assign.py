@@ -19,6 +19,8 @@ Layout = tuple[int, ...]
 
 #: A layout less than this part cheaper is no better: slopes are differences, and nobody moves layers for so little.
 TOLERANCE = 1e-5
+#: Of layouts that give back as much as the best, but for this part of it, the one is taken for which fewest layers move.
+AS_GOOD_SHARE = 0.005
 #: Slopes are taken beside the layout, by parts of a layer, where no two paths are equally long, over steps this short.
 BESIDE, STRIDE = 1e-5, 1e-6
 #: How far from the best layout the next is looked for, first of all nearby; None: everywhere.
@@ -31,7 +33,7 @@ FLOOR_TURNS = 2_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Found:
-    """The best layout found, its mean seconds a step, and those that no layout goes below; `proven` where no layout is cheaper.
+    """The layout to take, its mean seconds a step, and those that no layout goes below; `proven` where the best one is known.
 
     `n_layouts` are whole layouts replayed, `n_replays` all replays, those for slopes included.
     """
@@ -47,7 +49,8 @@ class Found:
 def find_layout(price: PriceLayout, starts: Sequence[Layout], *, limits: tuple[int, int], max_replays: int) -> Found:
     """Find the layout with the lowest price, which is convex in the layout; after `max_replays` the best so far.
 
-    `starts` are layouts of the same number of layers, priced in any case; `limits` the fewest and most layers of a virtual stage.
+    Of layouts that are as good it is the nearest to the first of `starts`, the present one. These are of the same number of
+    layers, and priced in any case; `limits` are the fewest and most layers of a virtual stage.
     """
     search = _Search(price, limits)
     for start in dict.fromkeys(starts):
@@ -67,9 +70,14 @@ def find_layout(price: PriceLayout, starts: Sequence[Layout], *, limits: tuple[i
                 search.cut(layout)
     last = search.lowest_bound(None)
     best_s = search.prices[search.best]
+    enough_s = best_s + AS_GOOD_SHARE * (search.prices[starts[0]] - best_s)
+    layout = min(
+        (layout for layout, price_s in search.prices.items() if price_s <= enough_s),
+        key=lambda layout: (sum(abs(n - before) for n, before in zip(layout, starts[0], strict=True)), layout),
+    )
     return Found(
-        layout=search.best,
-        price_s=best_s,
+        layout=layout,
+        price_s=search.prices[layout],
         n_layouts=len(search.prices),
         n_replays=search.n_replays,
         floor_s=min(last.bound_s if last.exact else search.floor(), best_s),

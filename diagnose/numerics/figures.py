@@ -7,8 +7,8 @@ import math
 
 #: What is nearer to 0 than this is told as a bound.
 _SMALL = 1e-4
-#: A factor above this is told as a bound: nobody needs more of it.
-LARGE_RATIO = 1000
+#: A factor above this is told as a bound: nobody needs more of it, and features that are ratios end here or later.
+LARGE_RATIO = 100
 
 
 def write_figure(value: float, digits: int = 3) -> str:
@@ -30,10 +30,10 @@ def write_figure(value: float, digits: int = 3) -> str:
 def write_ratio(value: float, digits: int = 3) -> str:
     """Write how many times as much something is.
 
-    >>> write_ratio(161.04), write_ratio(43210.0)
-    ('161', 'over 1,000')
+    >>> write_ratio(61.04), write_ratio(43210.0)
+    ('61', 'over 100')
     """
-    return f"over {LARGE_RATIO:,}" if value > LARGE_RATIO else write_figure(value, digits)
+    return f"over {LARGE_RATIO:,}" if value >= LARGE_RATIO else write_figure(value, digits)
 
 
 def write_percent(share: float) -> str:

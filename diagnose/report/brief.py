@@ -21,7 +21,7 @@ from diagnose.report.styles import SEVERITY_STYLES, VERDICT_STYLES
 MOST_LINES = 22
 #: Columns that `Row.n_lines` is counted at.
 _USUAL_WIDTH = 80
-_STYLES = {"Do": "bold", "Note": "dim"}
+_STYLES = {"Do": "bold", "If so": "bold", "Note": "dim"}
 #: Columns of a job's name in the headline.
 _MOST_NAME = 32
 _GAP = 2

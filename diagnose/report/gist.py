@@ -19,6 +19,8 @@ from diagnose.report.escape import escape, prose
 
 #: Causes told in full at most; the others are counted.
 MOST_CAUSES = 3
+#: What is less sure is more probably something else: what would mend it is said as a condition.
+_PROBABLE = 0.5
 #: Sentences of evidence in a row.
 _SENTENCES = 4
 #: Ends of the names of evidence that says how sure a cause is, not why it is there.
@@ -71,7 +73,8 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     if diagnosis.verdict == "healthy":
         worth = words.best_gain(diagnosis)
         least = f"no known cause is worth a speedup of {diagnosis.min_speedup:g}"
-        return f"{'nothing worth mending' if worth is None else least}: {now}"
+        nothing = "nothing worth mending" + " of what could be checked" * bool(diagnosis.not_checked)
+        return f"{nothing if worth is None else least}: {now}"
     from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
     if from_log and diagnosis.log is not None:
         return from_log + words.describe_starts(diagnosis.log)
@@ -139,7 +142,7 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
             rows.append(Row("Found", "nothing for sure: take every figure as a hint at most"))
         if diagnosis.is_from_log and diagnosis.log is not None:
             rows.append(Row("Log", facts.describe_log(diagnosis.log), n_lines=3))
-        if diagnosis.checked:
+        if diagnosis.checked and diagnosis.verdict != "inconclusive":  # where no figure is trusted nothing is ruled out
             rows.append(Row("Looked", f"for {', '.join(escape(cause) for cause in diagnosis.checked)}", n_lines=3))
     if diagnosis.log is not None and (end := facts.describe_end(diagnosis.log)):
         rows.append(Row("End", end, n_lines=3))
@@ -182,7 +185,8 @@ def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool)
         yield Row("Do", f"nothing now, it is over: {words.bound(cause)}", n_lines=2)
     else:
         who = f"who: {escape(cause.who)}" if cause.who else ""
-        yield Row("Do", describe_action(cause), who, n_lines=2 if is_tight else 3)
+        label = "If so" if cause.fixes and cause.confidence < _PROBABLE else "Do"
+        yield Row(label, describe_action(cause), who, n_lines=2 if is_tight else 3)
     if why := list_reasons(cause):
         yield Row("Why", why[0], n_lines=1 if is_tight else 2, extras=tuple(why[1:]))
     against = [prose(item.text) for item in cause.evidence if item.id.endswith(NO_SIGN)]
@@ -280,6 +284,11 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
         return f"GPU hours are not known, {facts.describe_extent(diagnosis)}"
     if lost is None or not analysed:
         return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
+    if diagnosis.verdict == "inconclusive":
+        return f"not known; {words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
+    if diagnosis.verdict == "healthy":
+        to = "planned work and what varies" if diagnosis.budget and diagnosis.budget.evaluation else "what varies"
+        return f"{words.hours(lost)} of {words.hours(analysed)} GPU hours go to {to}, in {facts.describe_extent(diagnosis)}"
     said = f"{words.hours(lost)} of {words.hours(analysed)} GPU hours lost in {facts.describe_extent(diagnosis)}"
     a_day = hours_lost_a_day(diagnosis)
     if a_day is None:

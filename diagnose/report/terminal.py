@@ -218,7 +218,7 @@ def _about_nothing(diagnosis: Diagnosis) -> list[tuple[str, RenderableType]]:
     rows: list[tuple[str, RenderableType]] = [("Verdict", facts.describe_nothing(diagnosis))]
     if diagnosis.is_replayed:
         rows.append(("Looked at", ", ".join(looked)))
-    if diagnosis.checked:
+    if diagnosis.checked and diagnosis.verdict != "inconclusive":  # where no figure is trusted nothing is ruled out
         rows.append(("Looked for", ", ".join(escape(cause) for cause in diagnosis.checked)))
     largest = _largest_slowdowns(diagnosis)
     return [*rows, ("Slowest", "; ".join(largest))] if largest else rows

@@ -243,3 +243,14 @@ def test_speedups_of_fifty_jobs() -> None:
     print("repartition", len(errors), "median, 90%, worst:", np.quantile(errors, [0.5, 0.9, 1.0]).round(5))
     assert len(errors) >= 50
     assert np.median(errors) <= 0.01 and np.quantile(errors, 0.9) <= 0.03
+
+
+def test_of_layouts_that_are_as_good_the_nearest_is_taken() -> None:
+    """GIVEN a last stage that is too long, and others that hardly matter, THEN no layers move between those."""
+    found = find_layout(
+        lambda layout: max(layout[3], 5.0) + 1e-3 * abs(layout[0] - 14.0),
+        [(8, 8, 8, 8), (9, 9, 9, 5)],
+        limits=(1, 32),
+        max_replays=200,
+    )
+    assert found.layout == (9, 9, 9, 5)

@@ -257,6 +257,22 @@ def test_no_cause() -> None:
     assert "INCONCLUSIVE" in page_of(inconclusive()) and "the replay is off by 12%" in page_of(inconclusive())
 
 
+def test_what_a_job_without_a_cause_costs() -> None:
+    """What varies in a healthy job is not lost; where no figure is trusted nothing is known to be lost, and nothing ruled out."""
+    healthy_page, hint_page = page_of(healthy()), page_of(dataclasses.replace(inconclusive(), gpu_hours_wasted=0.0))
+    assert "Looked  for" in healthy_page and "hours lost" not in healthy_page and "a day" not in healthy_page
+    assert "Looked" not in hint_page and "Cost    not known; " in hint_page
+    unchecked = dataclasses.replace(healthy(), not_checked=(NotChecked("data-loading", "no rows"),))
+    assert "HEALTHY nothing worth mending of what could be checked: 6.40 s" in " ".join(page_of(unchecked).split())
+
+
+@pytest.mark.parametrize(("confidence", "label"), [(0.5, "Do      "), (0.49, "If so   ")])
+def test_what_is_more_probably_something_else_is_mended_on_condition(confidence: float, label: str) -> None:
+    """Nobody is sent to mend what is less probable than not, without the word if."""
+    first = msgspec.structs.replace(two_causes().causes[0], confidence=confidence)
+    assert f"\n{label}Balance by predicted cost" in page_of(dataclasses.replace(two_causes(), causes=(first,)))
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
