@@ -16,6 +16,7 @@ from diagnose.model.course import Course
 def find_courses(breakdown: Breakdown, gains: Gains, suspects: Suspects, *, least: float) -> dict[str, Course]:
     """Say since when a component, or several joined, costs time, by what its removal gives back in each step.
 
+    Of what others hide that is what it gives back after these are gone: alone it is theirs when it shows.
     A slow worker's pace, and stalls of one kind, say more than that. What gives back less than `least` of the step is left out:
     fitting costs.
     """
@@ -30,7 +31,10 @@ def find_courses(breakdown: Breakdown, gains: Gains, suspects: Suspects, *, leas
         elif traits.stall_kind is not None:
             found[name] = stall_course(breakdown, traits.stall_kind)
         else:
-            found[name] = find_course(breakdown.steps[order], (gains.replayed_steps_s - without_s)[order])
+            effect = gains.replayed_steps_s - without_s
+            if gains.recoverable(name) < least:
+                effect = gains.last_steps_s[name] - gains.clean_steps_s
+            found[name] = find_course(breakdown.steps[order], effect[order])
     return found
 
 

@@ -212,6 +212,8 @@ class Gains:
     alone_s: dict[str, float]
     #: Step time without all others: what is left to gain after them.
     last_s: dict[str, float]
+    #: Shape (n_steps,): the step times behind it.
+    last_steps_s: dict[str, Seconds]
     #: Shapley share of the lost time (replayed - clean) for each component that matters; empty where nothing was lost.
     share: dict[str, float]
     #: Shape (n_dp, n_stages): seconds of a component on each worker, mean a step, whether they lay on the critical path or not.

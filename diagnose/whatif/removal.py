@@ -302,6 +302,8 @@ class Removal:
             | {key: by_step[gone & everything] for key, gone in sets.items()},
             alone_s=alone,
             last_s=last,
+            last_steps_s={name: by_step[everything - {name}] for name in names}
+            | {key: by_step[everything - gone] for key, gone in sets.items()},
             share=self._shapley(players, names, by_step),
             blame_s={name: seconds for name, seconds in blame.items() if seconds is not None},
             traits={name: part.component.traits for name, part in self._parts.items()},

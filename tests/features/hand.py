@@ -104,6 +104,7 @@ def gains(lost: Mapping[str, Sequence[float]] | None = None) -> Gains:
         alone_steps_s=alone,
         alone_s={name: float(values.mean()) for name, values in alone.items()},
         last_s={name: 10.0 + float(values.mean()) for name, values in seconds.items()},
+        last_steps_s={name: 10.0 + values for name, values in seconds.items()},
         share={name: float(values.mean()) / total for name, values in seconds.items()} if total else {},
         blame_s={},
         traits={component.name: component.traits for component in list_components()},

@@ -1,12 +1,16 @@
 """Since when and until when: an onset or a recovery only where the silence before or after is no chance."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
+from diagnose.features.courses import find_courses
 from diagnose.features.onset import find_course
+from diagnose.model.analysis import Suspects
 from diagnose.model.cause import When
 from diagnose.model.course import Course
-from tests.features.hand import N_STEPS, STEPS
+from tests.features.hand import N_STEPS, STEPS, components, gains
 
 #: Longer series.
 MANY = np.arange(40)
@@ -165,3 +169,12 @@ def test_steps_are_called_by_their_numbers() -> None:
     """Sampled steps with gaps between them: the onset is the number of the step, not its place."""
     steps = np.array([16, 17, 18, 40, 41, 90, 91, 92, 300, 301])
     assert find_course(steps, series(".....#####")).when == When("onset", 90)
+
+
+@pytest.mark.parametrize(("alone", "pattern"), [(0.05, "constant"), (0.3, "onset")], ids=["hidden", "not hidden"])
+def test_what_others_hide_is_dated_by_what_it_gives_after_them(alone: float, pattern: str) -> None:
+    """GIVEN transfers that cost as much in all steps once others are gone, THEN when they show alone is not since when."""
+    shows = np.where(np.arange(N_STEPS) < N_STEPS // 2, 0.0, alone)
+    found = gains({"transfer": shows})
+    found = dataclasses.replace(found, last_s={"transfer": 10.5}, last_steps_s={"transfer": np.full(N_STEPS, 10.5)})
+    assert find_courses(components(), found, Suspects(), least=0.01)["transfer"].when.pattern == pattern

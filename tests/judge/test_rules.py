@@ -513,10 +513,10 @@ def test_a_sentence_has_value_share_and_threshold() -> None:
     assert write_sentence(condition, 1 / 3) == "0.333, 33.3%, 0.25, 0.333"
 
 
-def test_how_many_times_is_told_up_to_a_thousand() -> None:
+def test_how_many_times_is_told_up_to_a_hundred() -> None:
     """A ratio beyond that says no more; another number does."""
     times, number = (Condition("f", "at_least", 1.0, text, 1) for text in ("{value} times", "{value} pauses"))
-    assert write_sentence(times, 43210.0) == "over 1,000 times"
+    assert write_sentence(times, 43210.0) == "over 100 times"
     assert "over" not in write_sentence(number, 43210.0)
 
 
