@@ -112,8 +112,7 @@ def find_slow_places(
         No place at all where slow transfers are anywhere at random.
     """
     lost = _add_up(observed, excesses, spreads, n_stages)
-    by_step = _sum_steps(lost)
-    n_dp = lost.ways.shape[2]
+    by_step, n_dp = _sum_steps(lost), lost.ways.shape[2]
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
     if not by_step.any():
         return nowhere
@@ -122,8 +121,8 @@ def find_slow_places(
     nowhere = dataclasses.replace(nowhere, steps_share=float(np.mean(held < NEARLY_ALL_SHARE)))
     if waiting.any():
         lost = dataclasses.replace(lost, ways=np.where(waiting[..., None], 0.0, lost.ways))
-    ways, groups = _stand_out(lost, slice(None))
-    by_place, in_time = _repeat_places(lost, by_step), _repeat_steps(lost)
+    (ways, groups), in_time = _stand_out(lost, slice(None)), _repeat_steps(lost)
+    by_place = _repeat_places(lost, by_step)
     victims = _find_victims(observed, excesses, ways, n_stages)
     if (by_place or 0.0) < REPEATS_FROM:
         # Where transfers block, one slow link may make all others look slow: see what is left without these.
@@ -134,6 +133,8 @@ def find_slow_places(
             without = _repeat_places(freed, _sum_steps(freed))
             if (without or 0.0) >= REPEATS_FROM:
                 by_place, victims, (ways, groups) = without, held_up, _stand_out(freed, slice(None))
+    if (by_place or 0.0) < REPEATS_FROM and (links := _repeat_links(lost, by_step)) is not None:
+        (by_place, ways, groups), victims = links, np.zeros_like(ways)
     turns = _list_turns(lost, by_step) if (by_place or 0.0) < REPEATS_FROM else []
     in_turns = min((_repeat_places(turn, _sum_steps(turn)) or 0.0 for turn in turns), default=0.0)
     if in_turns >= REPEATS_FROM:
@@ -354,6 +355,20 @@ def _count_alike(seconds: Seconds) -> float:
 def _sum_steps(lost: _Lost) -> Seconds:
     """Add up the lost seconds of each step, shape (n_steps,)."""
     return np.asarray(lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0))
+
+
+def _repeat_links(lost: _Lost, by_step: Seconds) -> tuple[float, Bools, Bools] | None:
+    """Say as `_repeat_places` does how far slow links repeat, whichever way, and mark them and groups; None where they do not.
+
+    What a link loses now and then is one way in one half of the steps, by chance, and the other way in the other.
+    """
+    ways, exists = np.zeros_like(lost.ways), np.zeros_like(lost.exists)
+    ways[0], exists[0] = lost.ways.sum(axis=0), lost.exists.any(axis=0)
+    n_cells = _count_alike(np.concatenate([ways.ravel(), lost.groups.ravel()]))
+    either = dataclasses.replace(lost, ways=ways, exists=exists, n_cells=n_cells)
+    repeats = _repeat_places(either, by_step) or 0.0
+    links, groups = _stand_out(either, slice(None))
+    return (repeats, links.any(axis=0) & lost.exists, groups) if repeats >= REPEATS_FROM else None
 
 
 def _list_turns(lost: _Lost, by_step: Seconds) -> list[_Lost]:

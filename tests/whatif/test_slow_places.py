@@ -359,3 +359,15 @@ def test_one_late_step_repeats_nothing(late_ms: tuple[int, ...], repeats: bool) 
     lost = _Lost(ways, np.zeros((3, len(late_ms))), exists, no_groups, np.arange(len(late_ms)), 20.0, 20.0, 0.5, None)
     share = _repeat_places(lost, ways.sum(axis=(0, 1, 2)))
     assert (share is not None and share > 0.8) == repeats
+
+
+def test_a_link_that_flaps_repeats_whichever_way_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN single late messages of a link, one way in one half of the steps and the other in the other, THEN it is named."""
+    ways, exists = np.zeros((2, 4, 1, 20)), np.ones((2, 4, 1), dtype=bool)
+    ways[0, 1, 0, [3, 9, 14]], ways[1, 1, 0, [5, 11, 17]] = [6.0, 4.0, 2.0], [5.0, 3.0, 1.0]
+    lost = _Lost(ways, np.zeros((4, 20)), exists, np.zeros(4, dtype=bool), np.arange(20), 6.0, 6.0, 0.02, 900.0)
+    monkeypatch.setattr(slow_places, "_add_up", lambda *_: lost)
+    monkeypatch.setattr(slow_places, "_find_waiting", lambda *_: np.zeros(exists.shape))
+    monkeypatch.setattr(slow_places, "_find_victims", lambda *_: np.zeros(exists.shape, dtype=bool))
+    assert _repeat_places(lost, ways.sum(axis=(0, 1, 2))) == 0.0
+    assert named(find_slow_places([], [], [], 4).ways) == [[0, 1, 0], [1, 1, 0]]
