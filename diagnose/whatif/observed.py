@@ -320,7 +320,8 @@ def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]]
         for source in list(waits[node]):
             asked = in_graph[source] and (may_be_broken[node] or op[source] == Op.ALL_GATHER)
             # A reduction that begins within computes does so where nothing else is late.
-            least = HELD_SHARE if op[node] == Op.REDUCE_SCATTER else 1.0 - HELD_SHARE
+            within = op[node] == Op.REDUCE_SCATTER and op[source] in DIRECTIONS
+            least = HELD_SHARE if within else 1.0 - HELD_SHARE
             if asked and sample.held_share(source, node) < least:
                 waits[node].discard(source)
 

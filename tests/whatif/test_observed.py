@@ -1,11 +1,13 @@
 """The graph that the times show: it replays what was recorded, and knows batches and barriers that no row records."""
 
 import dataclasses
+import itertools
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -19,6 +21,7 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.change import Remove
 from diagnose.model.optype import Op
 from diagnose.whatif.replay import launch_delays, replay
+from tests.jobs import to_table
 from tests.judge.cases import Measured, make, measure, measured, measured_file
 
 REAL = [
@@ -178,6 +181,27 @@ def test_a_reduction_begins_when_as_much_of_the_last_backward_is_done(microbatch
     """It begins within the last backward, on a slow worker as much later as that is longer."""
     spec = JobSpec(pp=1, dp=4, microbatches=microbatches, steps=8, scatters_within=0.5, collective_s=0.05, seed=25)
     assert_gain(spec, WorkerFault(places=((1, 0),), slowdown=2.0))
+
+
+def test_buckets_follow_each_other_on_a_coarse_clock() -> None:
+    """Reductions of four buckets, one right behind the other within the last backward, in times of whole milliseconds."""
+    rng, rows = np.random.default_rng(5), []
+    for step, rank in np.ndindex(40, 2):
+        ends_s = np.cumsum([0.1, 0.2, *rng.uniform(0.03, 0.05, 4)])
+        ends_s[2:] -= 0.11
+        spans = [("forward-compute", 0.0, ends_s[0]), ("backward-compute", ends_s[0], ends_s[1])]
+        spans += [("grads-reduce-scatter", a, b) for a, b in itertools.pairwise([ends_s[1] - 0.11, *ends_s[2:]])]
+        spans.append(("optimizer", max(ends_s[1], ends_s[-1]), max(ends_s[1], ends_s[-1]) + 0.01))
+        for n, (name, start_s, end_s) in enumerate(spans):
+            ms = np.floor(1000 * start_s), np.rint(1000 * (end_s - start_s))
+            rows.append((step, rank, 0, name, ms[0] / 1000, ms[1] / 1000, max(n - 2, 0) % 4, 0 if n < 2 else -1, -1))
+    columns = ["step", "dp_rank", "stage", "optype", "start_ts", "duration", "seq_id", "mb_id", "mc"]
+    sizes = {"dp_size": 2, "pp_size": 1, "tp_size": 1, "cp_size": 1, "vpp_size": 1, "world_size": 2, "job_id": "ms"}
+    found = measure(to_table(pd.DataFrame(rows, columns=columns), sizes))
+    graph, op = found.observed[0].graph, found.observed[0].block.nodes.op
+    scatters = np.flatnonzero(op == Op.REDUCE_SCATTER).tolist()
+    assert all(before in graph.waits[after] for before, after in itertools.pairwise(scatters))
+    assert found.diagnosis.causes == ()
 
 
 # ------------------------------------------------------------------------------------------ hidden barriers
