@@ -200,9 +200,9 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
     # Transfers to nobody last no time: that they end together says nothing.
     batches = [b for stage in order for b in find_batches(block.nodes, sample, stage) if moving[list(b)].any()]
     _drop_broken_waits(block, sample, waits, members)
-    for stage_order in order:
-        _await_gathers(block.nodes, sample, waits, stage_order)
     starts_at, ends_at = _moving_times(sample, start_s, events, batches)
+    for stage_order in order:
+        _await_gathers(block.nodes, sample, waits, stage_order, starts_at, ends_at)
     for stage_order in order:
         _add_tied_waits(block.nodes, sample, waits, stage_order, starts_at, ends_at)
     may = _look_before(block.nodes, number_kinds(layout), sample, order, batches, starts_at, ends_at)
@@ -213,7 +213,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
         waits[node].add(source)
     for stage_order in order:
         _add_serial_waits(block, sample, waits, stage_order, starts_at, ends_at)
-    _launch_beside(sample, waits, find_beside(block.nodes, sample, start_s))
+    _launch_beside(sample, waits, find_beside(block.nodes, sample, start_s), starts_at, ends_at)
     for batch in batches:
         # Launched in one call: what keeps one of them from being launched keeps all.
         together = set().union(*(waits[node] for node in batch)).difference(batch)
@@ -352,25 +352,40 @@ def are_gathered_anew(nodes: Nodes) -> Bools:
     return np.asarray((gathers > 1 + nodes.chunk.max(initial=0))[nodes.stage])
 
 
-def _await_gathers(nodes: Nodes, sample: SampledLanes, waits: list[set[int]], order: Ints) -> None:
-    """Let computes wait for their parameters where they are gathered anew: each gather is for the next compute to begin."""
+def _await_gathers(
+    nodes: Nodes, sample: SampledLanes, waits: list[set[int]], order: Ints, starts_at: Seconds, ends_at: Seconds
+) -> None:
+    """Let computes wait for their parameters where they are gathered anew: each gather is for the next compute to begin.
+
+    As in `_look_before` it moves earlier, too.
+    """
     is_gather, is_compute = nodes.op[order] == Op.ALL_GATHER, of_types(nodes.op[order], DIRECTIONS)
     is_gather &= are_gathered_anew(nodes)[order]
     computes, n_before = order[is_compute], np.cumsum(is_compute)
     for at in np.flatnonzero(is_gather).tolist():
         near = computes[n_before[at] : n_before[at] + MAX_BESIDE]
+        near = near[ends_at[order[at]] < starts_at[near]]
         ready = near[sample.held_shares(np.full_like(near, order[at]), near) >= HELD_SHARE]
         for compute in ready[:1].tolist():
             waits[compute].add(int(order[at]))
 
 
-def _launch_beside(sample: SampledLanes, waits: list[set[int]], beside: Mapping[int, int]) -> None:
-    """Let what begins after a compute does wait for its end, or for what it waited for, if that explains when."""
-    for node, compute in beside.items():
-        sources = np.array(sorted(({compute} | waits[compute]) - waits[node] - {node}), dtype=np.int64)
-        sources = sources[sample.held_shares(sources, np.full_like(sources, node)) >= HELD_SHARE]
-        some = _explain_delays(sample, np.array([node]), waits, sources[None], np.array([PARTLY_EXPLAINED_SHARE]))
-        waits[node].update([source for source, _ in some])
+def _launch_beside(
+    sample: SampledLanes, waits: list[set[int]], beside: Mapping[int, int], starts_at: Seconds, ends_at: Seconds
+) -> None:
+    """Let what begins after a compute does wait for its end, or for what it waited for, if that explains when.
+
+    As in `_look_before` that moves earlier, too, so that no circle can arise.
+    """
+    nodes = np.array([*beside], dtype=np.int64)
+    may = Ragged.of([({c} | waits[c]) - waits[node] - {node} for node, c in beside.items()])
+    source, waiter = may.flat, nodes[may.row_of()]
+    held = (ends_at[source] < starts_at[waiter]) & (sample.held_shares(source, waiter) >= HELD_SHARE)
+    sources = np.full((len(nodes), int(may.lengths.max(initial=0))), -1, dtype=np.int64)
+    place = np.arange(len(source)) - may.begin[may.row_of()]
+    sources[may.row_of()[held], place[held]] = source[held]
+    for one, node in list(_explain_delays(sample, nodes, waits, sources, np.full(len(nodes), PARTLY_EXPLAINED_SHARE))):
+        waits[node].add(one)
 
 
 def _moving_times(

@@ -18,8 +18,11 @@ from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec, random_spec
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.faults.world import draw_world
 from diagnose.model.change import Remove
 from diagnose.model.optype import Op
+from diagnose.whatif import observed
+from diagnose.whatif.graph import order_graph
 from diagnose.whatif.replay import launch_delays, replay
 from tests.jobs import to_table
 from tests.judge.cases import Measured, make, measure, measured, measured_file
@@ -317,3 +320,24 @@ def test_a_worker_that_waits_for_two_groups() -> None:
     (true,) = make(spec, flap).truth.faults
     assert true.recoverable > 0.1
     assert measured(spec, flap).gains.recoverable("transfer") == pytest.approx(true.recoverable, abs=0.01)
+
+
+@pytest.mark.parametrize(("world", "seed", "deviation_s"), [("interleaved", 2, 1e-4), ("streams", 4, 1e-4)])
+def test_what_is_launched_beside_computes_makes_no_circle(
+    world: str, seed: int, deviation_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Timestamps that vary by more than transfers take leave it open which comes first: a circle costs all learned waits."""
+    rng = np.random.default_rng([seed, sum(map(ord, world))])
+    table = generate(draw_world(rng, only=world, max_rows=3000)).trace
+    start_s = np.asarray(table["start_ts"].to_numpy(), dtype=np.float64)
+    start_s = start_s + rng.normal(0.0, deviation_s, len(start_s))
+    table = table.set_column(table.column_names.index("start_ts"), "start_ts", pa.array(start_s))
+    orders: list[int] = []
+
+    def count(*of: Any) -> Any:
+        orders.append(1)
+        return order_graph(*of)
+
+    monkeypatch.setattr(observed, "order_graph", count)
+    m = measure(table)
+    assert len(orders) == len(m.observed)
