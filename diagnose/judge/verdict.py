@@ -29,7 +29,6 @@ from diagnose.judge.worth import (
     least_gain,
     measure_after,
     measure_alone,
-    measure_mean,
     most_gain,
     share_of,
 )
@@ -214,8 +213,7 @@ def _choose(
     """Choose the causes that are believed and worth saying, by what each gives back alone, or after those chosen before it.
 
     Those that give back enough alone come first, the largest first; then, one after the other, what gives back most once these are
-    gone; last what gives back enough in the mean of all orders. Costs two replays for each of the latter. What takes more than it
-    gives back, in that mean, is none of them.
+    gone. Costs two replays for each of the latter. What takes more than it gives back, in the mean of all orders, is none of them.
     """
     believed = [
         _Said(j, certain, measure_alone(analysis.gains, j.rule.components))
@@ -246,18 +244,6 @@ def _choose(
             break
         said.append(uncovered[best])
         hidden.pop(best)
-    # What others hide that are not said themselves is worth it in the mean of all orders of mending, if none of these has no name.
-    gains = analysis.gains
-    hidden = [
-        one
-        for one in hidden
-        if one.benefit.gain >= THERE_SHARE * least and measure_mean(gains, one.judgement.rule.components) >= least
-    ]
-    if hidden and not list_unexplained(analysis, {n for one in believed for n in one.judgement.rule.components}, least):
-        for one in hidden:
-            components = one.judgement.rule.components
-            others = [name for name in gains.share if name not in components]
-            said.append(dataclasses.replace(one, benefit=measure_after(analysis, components, others)))
     return said
 
 

@@ -51,11 +51,6 @@ def measure_best(analysis: Analysis, components: Sequence[str], gone: Iterable[s
     return max(alone, measure_after(analysis, components, first), key=lambda one: one.gain) if first else alone
 
 
-def measure_mean(gains: Gains, components: Sequence[str]) -> float:
-    """Say which part of the step comes back without components in the mean of all orders of mending."""
-    return (1.0 - gains.clean_s / gains.replayed_s) * (share_of(gains, components) or 0.0)
-
-
 def measure_named(analysis: Analysis, components: Sequence[str], workers: Bools) -> float:
     """Say which part of the recorded step comes back without components on some workers, shape (n_dp, n_stages); one replay."""
     gains = analysis.gains

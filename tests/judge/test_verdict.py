@@ -38,7 +38,7 @@ from diagnose.judge.verdict import (
     Verdict,
     reach_verdict,
 )
-from diagnose.judge.worth import Benefit, measure_alone, measure_mean
+from diagnose.judge.worth import Benefit, measure_alone
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Alternative
 from diagnose.model.diagnosis import Diagnosis
@@ -104,11 +104,10 @@ def test_a_fault_worth_less_than_asked_for_is_not_reported() -> None:
 
 @pytest.mark.parametrize("fault", [WEAK, SLOW, STRONG, STAGE, SEQUENCES], ids=lambda f: f"{f.cause} {f.strength}")
 def test_the_least_speedup_is_honoured(fault: Any) -> None:
-    """A cause is reported just below the speedup that its removal gives, alone or in the mean of all orders, and not just above."""
+    """A cause is reported just below the speedup that its removal gives, and not just above."""
     analysis = measured(SPEC, fault).analysis
     (rule,) = [j.rule for j in judge(analysis) if j.rule.id == fault.cause]
-    alone = measure_alone(analysis.gains, rule.components).gain
-    speedup = 1.0 / (1.0 - max(alone, measure_mean(analysis.gains, rule.components)))
+    speedup = 1.0 / (1.0 - measure_alone(analysis.gains, rule.components).gain)
     assert fault.cause in [c.cause for c in reach(analysis, min_speedup=speedup - 1e-6).causes]
     assert fault.cause not in [c.cause for c in reach(analysis, min_speedup=speedup + 1e-6).causes]
 
@@ -546,34 +545,10 @@ def test_what_costs_more_than_it_gives_is_not_said(share: float, is_said: bool) 
     assert {cause.cause for cause in causes} == {"worker-fault", *(["stage-imbalance"] * is_said)}
 
 
-@pytest.mark.parametrize(
-    ("alone", "last", "share", "nameless", "said"),
-    [
-        (0.015, 0.05, 0.10, 0.0, ["worker-fault"]),
-        (0.0, 0.05, 0.10, 0.0, []),
-        (0.015, 0.05, 0.05, 0.0, []),
-        (0.015, 0.05, 0.10, 0.06, ["unknown"]),
-    ],
-    ids=["enough in the mean", "nothing alone", "too little in the mean", "others have no name"],
-)
-def test_what_others_hide_that_are_not_said(
-    alone: float, last: float, share: float, nameless: float, said: list[str]
-) -> None:
-    """A cause that gives too little alone, and hides behind what is not said, is said where the mean of all orders is enough."""
-    base = measured(SPEC, *BOTH).analysis
-
-    def price(changes: Any) -> Any:
-        gone = "worker" in {getattr(change, "component", "") for change in changes}
-        return base.gains.replayed_steps_s * 0.9 * (1.0 - last * gone)
-
-    analysis = with_gains(base, price=price, worker=(alone, last), stage=(0.0, 0.0), transfer=(nameless, nameless))
-    lost = 1.0 - analysis.gains.clean_s / analysis.gains.replayed_s
-    gains = dataclasses.replace(analysis.gains, share={"worker": share * 0.3 / lost, "stage": 0.0})
-    causes = reach(dataclasses.replace(analysis, gains=gains)).causes
-    assert [cause.cause for cause in causes] == said
-    assert [cause.recoverable_after_others for cause in causes if cause.cause == "worker-fault"] == pytest.approx(
-        [last] * said.count("worker-fault")
-    )
+def test_nothing_is_said_first_that_gives_nothing_alone() -> None:
+    """Where no cause gives enough alone there is none after which another one could."""
+    analysis = with_gains(measured(SPEC, *BOTH).analysis, price=None, worker=(-0.02, 0.3), stage=(0.01, 0.3))
+    assert reach(analysis).causes == ()
 
 
 def test_a_cause_gives_back_what_mending_the_named_workers_gives() -> None:
