@@ -94,8 +94,8 @@ def transfer_excess(
     """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out.
 
     A schedule that changes when most links get slow leaves nothing ordinary in the block of the slow ones: that is then learned
-    from all blocks, `observed`. `between_hosts`, shape (n_stages, n_dp), says which links, by their first stages, are between hosts:
-    these are slower than those within one by nature, and each other's equals. None: nobody knows.
+    from all blocks, `observed`. `between_hosts`, shape (n_stages, n_dp), says which links, by their first stages, are between
+    hosts: these are slower than those within one by nature, and each other's equals. None: nobody knows.
 
     Returns
     -------
@@ -139,8 +139,7 @@ def transfer_excess(
             far = SLOW_TRANSFER_RATIO if op in P2P else SLOW_COLLECTIVE_RATIO
             longest = max(min(far * top, ordinary.far_s), top + SLOW_TRANSFER_SHARE * step_s)
             own = take(o.own, at)
-            if not lanes[stage].all():
-                own[..., ~lanes[stage]] = 0.0
+            own[..., ~lanes[stage]] = 0.0
             level = np.broadcast_to(median(own[:, :: stride_of(own[0])], axis=(0, 1)), own.shape[1:])  # (n_steps, n_dp)
             if len(at) >= MIN_IN_STEP and (own > slow_step).any():
                 in_step = median(own, axis=0)
