@@ -123,16 +123,18 @@ def find_gather_waits(block: Block, anew: Bools) -> tuple[Seconds, Ints] | None:
     """
     op, stage, usual_s = block.nodes.op, block.nodes.stage, block.start_s.mean(axis=(1, 2))
     usual_end_s = block.end_s.mean(axis=(1, 2))
+    collectives = np.flatnonzero(anew & of_types(op, (Op.ALL_GATHER, Op.REDUCE_SCATTER)))
+    collectives = collectives[np.argsort(usual_s[collectives], kind="stable")]
     found_s = np.zeros(block.start_s.shape)
     for direction in DIRECTIONS if block.n_dp > 1 else ():
         computes = np.flatnonzero((op == direction) & anew)
         for node in computes.tolist():
-            inside = (stage == stage[node]) & of_types(op, (Op.ALL_GATHER, Op.REDUCE_SCATTER))
-            inside &= (usual_s < usual_end_s[node]) & (usual_end_s > usual_s[node])
+            inside = collectives[stage[collectives] == stage[node]]
+            inside = inside[(usual_s[inside] < usual_end_s[node]) & (usual_end_s[inside] > usual_s[node])]
             # What outlasts a compute is not waited for there.
-            inside[inside] = (block.end_s[inside] <= block.end_s[node]).mean(axis=(1, 2)) >= HELD_SHARE
+            inside = inside[(block.end_s[inside] <= block.end_s[node]).mean(axis=(1, 2)) >= HELD_SHARE]
             until_s, fills_s = block.start_s[node], np.zeros(block.start_s[node].shape)
-            for one in np.flatnonzero(inside)[np.argsort(usual_s[inside], kind="stable")].tolist():
+            for one in inside.tolist():
                 begin_s = np.clip(block.start_s[one], until_s, block.end_s[node])
                 until_s = np.clip(block.end_s[one], begin_s, block.end_s[node])
                 fills_s = fills_s + until_s - begin_s
