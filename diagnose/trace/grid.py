@@ -20,6 +20,7 @@ from diagnose.trace.labels import number_labels
 from diagnose.trace.member_labels import MemberLabels, find_member_labels
 from diagnose.trace.members import add_waits, merge_members
 from diagnose.trace.orders import part_orders
+from diagnose.trace.overtaken import number_overtaken
 from diagnose.trace.parts import join_parts
 from diagnose.trace.restart import find_silent_restart, keep_last_attempt, refuse_steps_at_a_time, refuse_two_runs
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
@@ -117,7 +118,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     evidence = take_out_evaluations(dense, evidence, n_stages)
     add_collections(dense, evidence)
     blocks, kept = split_steps(steps, dense, warnings)
-    blocks = part_orders(blocks, warnings)
+    blocks = [number_overtaken(block) for block in part_orders(blocks, warnings)]
     warm_up_steps = find_warm_up(blocks, warnings)
     if 2 * int(kept.sum()) < n_steps:
         raise TraceError(
