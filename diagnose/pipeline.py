@@ -41,7 +41,7 @@ from diagnose.whatif.clocks import carry_over
 from diagnose.whatif.components.between_steps import blame_leads, explain_between, measure_between, measure_tails
 from diagnose.whatif.components.other_work import describe_types
 from diagnose.whatif.delays import measure_carried
-from diagnose.whatif.observed import measure_filled, observe
+from diagnose.whatif.observed import describe_dropped, measure_filled, observe
 from diagnose.whatif.overlaps import measure_beside
 from diagnose.whatif.removal import MATERIAL_SHARE, Removal
 from diagnose.whatif.scenarios import explore, leave_out_unordered, prepare
@@ -286,7 +286,8 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     what_if = explore(trace, prepared)
     request.report("taking apart")
     observed, evidence, clocks = observe(trace, prepared)
-    trace = dataclasses.replace(trace, evidence=evidence, others=Evidence.join([o.others for o in observed]))
+    others, warnings = Evidence.join([o.others for o in observed]), (*trace.warnings, *describe_dropped(observed))
+    trace = dataclasses.replace(trace, evidence=evidence, others=others, warnings=warnings)
     breakdown = take_apart(
         observed,
         carry_over(evidence, trace),

@@ -17,6 +17,7 @@ from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, S
 from diagnose.numerics.robust import nan_quantile
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
 from diagnose.whatif.batches import HELD_SHARE, SampledLanes, find_batches
+from diagnose.whatif.circles import drop_circles
 from diagnose.whatif.clocks import Clocks, carry_over, correct_clocks, correct_evidence, estimate_clocks
 from diagnose.whatif.dependencies import N_TYPES, essential_waits, find_events, number_kinds
 from diagnose.whatif.fill import fill_again
@@ -84,6 +85,8 @@ class Observed:
     are_derived: bool = False
     #: As `find_beside` has them.
     beside: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    #: Waits that times seem to show and that are left out, as they close a circle.
+    n_dropped: int = 0
 
     def idle(self, node: int) -> Seconds:
         """Give the launch delay of a node without the time in which its worker was busy with other rows."""
@@ -140,7 +143,9 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     found = []
     for filled in blocks:
         busy = find_busy(occupying, filled)
-        graph = build_observed_graph(without_busy(filled, busy), usual_start(filled), has_dp=trace.job.has_dp)
+        graph, n_dropped = build_observed_graph(
+            without_busy(filled, busy), usual_start(filled), has_dp=trace.job.has_dp
+        )
         block = fill_again(filled, graph)
         graph = add_meetings(block, graph, busy)
         inner = find_inner_waits(parts, block, waits) or find_gather_waits(block, are_gathered_anew(block.nodes))
@@ -150,8 +155,18 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         rows = others.take(np.isin(others.step, block.steps))
         own, inside_s = own_times(worked, graph), measure_inside(parts, worked)
         beside = find_beside(worked.nodes, SampledLanes(worked), usual_start(worked))
-        found.append(Observed(worked, graph, own, delay, of_delay, rows, inside_s, trace.are_derived, beside))
+        found.append(
+            Observed(worked, graph, own, delay, of_delay, rows, inside_s, trace.are_derived, beside, n_dropped)
+        )
     return tuple(found), evidence, clocks
+
+
+def describe_dropped(observed: Sequence[Observed]) -> list[str]:
+    """Say that waits are left out that closed a circle."""
+    n = sum(o.n_dropped for o in observed)
+    what, are = ("a wait", "is") if n == 1 else (f"{n} waits", "are")
+    told = f"{what} that the times seem to show would close a circle and {are} left out, as where timestamps vary by more than"
+    return [f"{told} what runs in between takes: gains beside {'it' if n == 1 else 'them'} are less sure"] if n else []
 
 
 def measure_filled(observed: Sequence[Observed]) -> float:
@@ -182,8 +197,10 @@ def _without_steps(block: Block, steps: tuple[int, ...]) -> Block:
     return block if keep.all() else block.take_steps(keep)
 
 
-def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Graph:
+def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> tuple[Graph, int]:
     """Build the graph of the waits that the recorded times of a block without gaps, on one clock, bear out.
+
+    Gives also how many of these, or of the batches, closed a circle and are left out.
 
     `start_s` and `has_dp` are as for `build_graph`.
     """
@@ -219,12 +236,18 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> Gra
         together = set().union(*(waits[node] for node in batch)).difference(batch)
         for node in batch:
             waits[node] |= together
+    n_dropped = 0
     try:
         graph = order_graph(layout, waits, events, {}, batches)
     except TraceError:
-        batches, waits = [], essential_waits(layout, has_dp=has_dp)
+        known = essential_waits(layout, has_dp=has_dp)
+        try:
+            n_dropped = drop_circles(waits, known, events, batches, ends_at)
+        except TraceError:
+            n_dropped = len(batches) + drop_circles(waits, known, events, (), ends_at)
+            batches = []
         graph = order_graph(layout, waits, events, {}, batches)
-    return add_hidden_barriers(block, layout, graph, waits, events, batches)
+    return add_hidden_barriers(block, layout, graph, waits, events, batches), n_dropped
 
 
 def _look_before(
