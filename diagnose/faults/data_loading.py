@@ -58,8 +58,9 @@ class DataLoading(Fault):
     late_share: float = 0.0
     #: Every forward of a late step waits, each for its own batch, and not the first alone.
     every_microbatch: bool = False
-    #: The last stage reads data, too: labels.
+    #: The last stage reads data, too: labels; or it alone is late.
     reads_last: bool = False
+    reads_first: bool = True
     #: The forward begins later, or takes longer; or the worker asks for its batch before it begins the step with anything.
     where: Where = "before"
     #: Where workers ask before they begin the step, all wait until the last has its batch: a barrier that no row records.
@@ -73,8 +74,9 @@ class DataLoading(Fault):
         return tuple((dp, stage) for dp in self.dp_ranks for stage in stages)
 
     def _readers(self, spec: JobSpec) -> list[tuple[int, int]]:
-        """List who reads data, (stage, chunk): the beginning of the model, and perhaps its end."""
-        return [(0, 0), *([spec.place(spec.n_virtual - 1)] if self.reads_last and spec.pp > 1 else [])]
+        """List who is late, (stage, chunk): the beginning of the model, and perhaps its end, or that alone."""
+        ends = [spec.place(spec.n_virtual - 1)] if self.reads_last and spec.pp > 1 else []
+        return [(0, 0), *ends] if self.reads_first or not ends else ends
 
     def tellable(self, spec: JobSpec) -> bool:
         """What is always there, and what all wait for between the steps of a job's own clock, only rows tell."""
@@ -142,8 +144,9 @@ class DataLoading(Fault):
 
 #: How often a random fault is of each kind.
 KINDS = {
-    "late-batches": 0.5,
-    "late-labels": 0.12,
+    "late-batches": 0.47,
+    "late-labels": 0.1,
+    "late-labels-alone": 0.05,
     "before-steps": 0.1,
     "behind-barrier": 0.12,
     "constant": 0.08,
@@ -205,6 +208,8 @@ def _change_kind(spec: JobSpec, rng: np.random.Generator, fault: DataLoading) ->
     early = {"where": "step", "every_microbatch": False}
     changes: dict[str, dict[str, Any]] = {
         "late-labels": {"reads_last": True},
+        # Of a whole step late labels alone show nothing; who writes logs, or collects, is late now and then.
+        "late-labels-alone": {"reads_last": True, "reads_first": False, "probability": max(fault.probability, 0.7)},
         "before-steps": {"reads_last": bool(rng.random() < 0.5), **early},
         # What all wait for before the step begins only rows show on the job's own clock.
         "behind-barrier": {"held_together": True, "records": fault.records or spec.absolute_times, **early},
@@ -230,6 +235,9 @@ EXAMPLES = {
     "late batches in forwards": Example(DataLoading(wait_ratio=3.0, spread=0.3, every_microbatch=True, where="inside")),
     "one bad loader": Example(DataLoading(wait_ratio=12.0, probability=0.9, dp_ranks=(2,))),
     "late batches of the first and the last stage": Example(DataLoading(wait_ratio=6.0, where="step", reads_last=True)),
+    "late labels of the last stage alone": Example(
+        DataLoading(wait_ratio=9.0, spread=0.3, probability=0.9, dp_ranks=(1,), reads_last=True, reads_first=False)
+    ),
     "late labels in forwards": Example(
         DataLoading(wait_ratio=3.0, spread=0.3, every_microbatch=True, late_share=0.6, where="inside", reads_last=True)
     ),

@@ -51,8 +51,8 @@ READS_AS = {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
     "late together, or workers wait in one step only, or nearly all at a period, or with one stage most as long before nearly "
-    "all steps, or mostly in few steps and on no worker above all, or for no longer than computes vary, and no row says for whom, "
-    "or for what; or rows tell of less than half, or of no wait there",
+    "all steps, or mostly in few steps and on no worker above all, or for no longer than computes vary, or the last stage alone, "
+    "and no row says for whom, or for what; or rows tell of less than half, or of no wait there",
     "input.collected_doubt": "how probable it is that waits before steps are collections of Python between them: no row tells of "
     "either, and now one worker waits, now another, each in half of the steps at most; misleads where loaders are slow that seldom",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
@@ -224,6 +224,8 @@ def _measure_places(breakdown: Breakdown, waits: _Waits, varies: Callable[[], fl
         or _waits_always(breakdown, waits)
     ):
         doubt = max(doubt, ONCE_CHANCE)
+    if _waits_for_labels_alone(breakdown, waits):
+        doubt = max(doubt, UNSEEN_CHANCE)
     if waits.seconds.any() and not waits.told.any() and _are_as_short(waits.seconds, varies()):
         told = breakdown.start_recorded  # of those before all computes a row says what is waited for
         told_s = 0.0 if told is None else float(np.where(told, start_s, 0.0).max(axis=(0, 2)).sum())
@@ -235,6 +237,13 @@ def _measure_places(breakdown: Breakdown, waits: _Waits, varies: Callable[[], fl
         name: Feature(value)
         for name, value in zip(names, (float(longest_s.sum()) / total_s, doubt, between_s / total_s), strict=False)
     } | {"input.period_steps": _period_of_waits(breakdown, waited_s)}
+
+
+def _waits_for_labels_alone(breakdown: Breakdown, waits: _Waits) -> bool:
+    """Say whether the first of several stages waits for nothing, and no row tells of any wait: what ends the model writes logs, too."""
+    waited_s = _waited_by_worker(breakdown, waits)  # (n_stages, n_steps, n_dp)
+    told = waits.told.any() or (breakdown.start_recorded is not None and breakdown.start_recorded.any())
+    return len(waited_s) > 1 and not told and bool(waited_s.any()) and not waited_s[0].any()
 
 
 def _silent_share(breakdown: Breakdown, evidence: Evidence, waits: _Waits) -> Feature:

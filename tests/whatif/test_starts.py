@@ -54,6 +54,26 @@ def test_labels_are_input_too(where: str) -> None:
     assert {(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers} == {(1, 0), (1, 3)}
 
 
+@pytest.mark.parametrize("every_microbatch", [False, True], ids=["first", "every"])
+def test_labels_alone_may_be_late(every_microbatch: bool) -> None:
+    """A rank's last stage waits for labels in most steps, and the first for nothing: input, or else what writes its logs."""
+    fault = DataLoading(
+        wait_ratio=9.0,
+        spread=0.2,
+        probability=0.9,
+        dp_ranks=(1,),
+        reads_last=True,
+        reads_first=False,
+        every_microbatch=every_microbatch,
+    )
+    diagnosis, recoverable = found(SPEC, fault)
+    (cause,) = diagnosis.causes
+    assert cause.cause == "data-loading"
+    assert [alternative.cause for alternative in cause.alternatives] == ["unknown"]
+    assert cause.recoverable == pytest.approx(recoverable, abs=TOLERANCE)
+    assert {(worker.dp, worker.pp) for worker in cause.where.workers} == {(1, 3)}
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-v", "dualpipev"])
 def test_labels_are_read_where_the_model_ends(schedule: Schedule) -> None:
     """Of a V the first worker holds the end of the model, too, and waits for labels in that chunk."""

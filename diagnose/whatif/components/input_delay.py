@@ -104,7 +104,17 @@ def _find_readers(found: LongStalls) -> list[int]:
         stalled = [(int(long[0, v, pick].sum()), int(found.there[0, v, pick].sum())) for v in (0, last)]
         if all(more_than_chance(n_stalled, n, usual, INPUT_RATE_RATIO) for n_stalled, n in stalled):
             return [0, last]
-    return [0]
+    return [0, last] if middle and _are_labels_late(found, last) else [0]
+
+
+def _are_labels_late(found: LongStalls, last: int) -> bool:
+    """Say whether ranks of the stage that ends the model alone begin forwards late, in most steps the first, or every one."""
+    late = found.long[0, last] & (found.stalls.before_s > found.stalls.inside_s)[0, last]
+    if not late.any() or late.sum() < found.long.sum():
+        return False
+    in_steps = late.any(axis=0).sum(axis=0)  # (n_dp,)
+    often = (in_steps >= MIN_STALLS) & (in_steps > MAX_COLLECTIONS_A_STEP * late.shape[1])
+    return bool(often[in_steps > 0].all() and (late[0].sum() == late.sum() or _is_each(late)))
 
 
 def _mark_both_ends(found: LongStalls, at: Bools) -> None:
