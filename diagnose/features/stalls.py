@@ -240,7 +240,7 @@ def _measure_places(breakdown: Breakdown, waits: _Waits, varies: Callable[[], fl
 
 
 def _waits_for_labels_alone(breakdown: Breakdown, waits: _Waits) -> bool:
-    """Say whether the first of several stages waits for nothing, and no row tells of any wait: what ends the model writes logs, too."""
+    """Say whether the first of several stages waits for nothing, and no row tells of waits: the last writes logs, too."""
     waited_s = _waited_by_worker(breakdown, waits)  # (n_stages, n_steps, n_dp)
     told = waits.told.any() or (breakdown.start_recorded is not None and breakdown.start_recorded.any())
     return len(waited_s) > 1 and not told and bool(waited_s.any()) and not waited_s[0].any()
