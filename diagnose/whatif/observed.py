@@ -247,7 +247,15 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> tup
             n_dropped = len(batches) + drop_circles(waits, known, events, (), ends_at)
             batches = []
         graph = order_graph(layout, waits, events, {}, batches)
-    return add_hidden_barriers(block, layout, graph, waits, events, batches), n_dropped
+    graph = add_hidden_barriers(block, layout, graph, waits, events, batches)
+    return dataclasses.replace(graph, finals=(*graph.finals, *_list_last_gathers(layout, graph))), n_dropped
+
+
+def _list_last_gathers(layout: Layout, graph: Graph) -> list[int]:
+    """List the gathers that wait for an optimizer: they end the step then, and not the optimizers."""
+    op, waits = layout.nodes.op, graph.waits
+    gathers = np.flatnonzero(op == Op.ALL_GATHER).tolist()
+    return [node for node in gathers if any(op[one] == Op.OPTIMIZER for one in waits[node])]
 
 
 def _look_before(
