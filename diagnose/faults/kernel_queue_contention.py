@@ -125,7 +125,9 @@ def list_queues(spec: JobSpec, programme: Programme, rivals: Rivals, held_ops: t
     Whatever a compute waits for was launched once an earlier compute of the same worker had ended, or at the start of the
     step, and moves without anything that comes later: nobody waits in a circle.
     """
-    runs_beside = {"reduce-scatter": spec.separate, "all-gather": True}.get(rivals, spec.p2p == "asynchronous")
+    runs_beside = {"reduce-scatter": spec.separate, "all-gather": not spec.gathers_last}.get(
+        rivals, spec.p2p == "asynchronous"
+    )
     if not runs_beside:
         return []
     moves = {task for meeting in programme.meetings for task in meeting.members}

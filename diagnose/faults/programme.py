@@ -88,6 +88,8 @@ class Programme:
     stage: Ints
     microbatch: Ints
     chunk: Ints
+    #: Shape (pp,). By stage: the task that ends the step of its worker.
+    last_tasks: Ints
 
     def is_op(self, *ops: Op) -> Bools:
         """Mark the tasks of some types, shape (n_tasks,)."""
@@ -124,6 +126,7 @@ def build_programme(spec: JobSpec) -> Programme:
         stage=np.array([t.stage for t in tasks], dtype=np.int64),
         microbatch=np.array([t.microbatch for t in tasks], dtype=np.int64),
         chunk=np.array([t.chunk for t in tasks], dtype=np.int64),
+        last_tasks=np.array([worker.main[-1].tasks[-1] for worker in workers], dtype=np.int64),
     )
 
 
@@ -204,7 +207,7 @@ class _Worker:
 
     def write(self) -> None:
         """Write the worker's step from all-gather to optimizer."""
-        if self.spec.has_dp and self.spec.gathers:
+        if self.spec.has_dp and self.spec.gathers and not self.spec.gathers_last:
             n_gathers = len(self.order) if self.spec.shards else self.spec.vpp
             self.gathers = [self._task(Op.ALL_GATHER, i, chunk=i % self.spec.vpp) for i in range(n_gathers)]
             if not self.spec.shards:
@@ -407,6 +410,8 @@ class _Worker:
             self.main += [Launch((scatter,)) for scatter in scatters]
         closing = (Op.OPTIMIZER,) if spec.clip == "none" else (Op.CLIP, Op.OPTIMIZER)
         self.main += [Launch((self._task(op),)) for op in closing]
+        if spec.has_dp and spec.gathers and spec.gathers_last:
+            self.main += [Launch((self._task(Op.ALL_GATHER, i, chunk=i),)) for i in range(spec.vpp)]
 
     def _write_shards(self) -> tuple[int, ...]:
         """Write gathers, each while the compute before its own runs, and in another stream the scatter behind each backward."""

@@ -142,7 +142,7 @@ def _tail_rows(inputs: Inputs, times: Times) -> WorkerRows | None:
     """List the evidence rows of what follows the optimizer, if that is recorded."""
     if inputs.tail_kind is None:
         return None
-    end_s = times.end_s[inputs.programme.is_op(Op.OPTIMIZER)]  # by stage, as the programmes were written
+    end_s = times.end_s[inputs.programme.last_tasks]
     seconds = np.broadcast_to(inputs.tail_s, end_s.shape)
     at = np.nonzero(seconds)
     return _evidence(inputs.tail_kind, at[0], at[1], at[2], end_s[at], seconds[at])

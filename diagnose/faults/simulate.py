@@ -25,7 +25,7 @@ class Times:
     #: Shape (n_tasks, n_steps, n_dp). Seconds after the step began.
     start_s: Seconds
     end_s: Seconds
-    #: Shape (n_steps,). Step time: when the last worker has ended its optimizer, and what it does after that.
+    #: Shape (n_steps,). Step time: when the last worker has ended its last task, and what it does after that.
     step_s: Seconds
 
 
@@ -39,8 +39,8 @@ def simulate(inputs: Inputs) -> Times:
     """
     run = _Run(inputs)
     run.until_done()
-    optimizers = inputs.programme.is_op(Op.OPTIMIZER)
-    ends = run.end_s[optimizers] + inputs.tail_s[inputs.programme.stage[optimizers]]
+    last = inputs.programme.last_tasks
+    ends = run.end_s[last] + inputs.tail_s[inputs.programme.stage[last]]
     return Times(run.start_s, run.end_s, ends.max(axis=(0, 2)))
 
 

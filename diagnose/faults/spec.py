@@ -102,6 +102,8 @@ class JobSpec:
     clip: Clip = "all"
     #: Parameters are gathered at the start of a step; without, gradients are reduced and every rank keeps all parameters.
     gathers: bool = True
+    #: They are gathered when the optimizer is through, and end the step.
+    gathers_last: bool = False
     #: Reduce-scatter of a model chunk overlaps with the backward of the next, and a separate-grads-all-reduce follows.
     separate: bool = False
     #: Seconds of a params-all-gather before each compute, while the one before runs; a reduce-scatter then follows each backward.

@@ -308,6 +308,10 @@ def _give_overlap(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     return dataclasses.replace(spec, scatters_within=float(rng.uniform(*SCATTERS_WITHIN))) if spec.has_dp else spec
 
 
+def _give_last_gathers(spec: JobSpec, rng: np.random.Generator) -> JobSpec:  # noqa: ARG001 - as the others
+    return dataclasses.replace(spec, gathers_last=spec.has_dp and spec.gathers and not spec.shards)
+
+
 def _give_clocks(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
     return dataclasses.replace(spec, clock_s=min(draw_log_uniform(rng, 1e-4, 1e-2), 0.5 * spec.forward_s))
 
@@ -362,5 +366,6 @@ LATER: dict[str, Feature] = {
     "no-positions": Feature(0.0, lambda s: s.vpp > 1 and "gmc" in s.lacked, _lack("gmc")),
     "shards": Feature(0.08, lambda s: s.shards, _give_shards),
     "overlapped-last": Feature(0.1, lambda s: s.has_dp and s.scatters_within > 0, _give_overlap),
+    "gathers-last": Feature(0.15, lambda s: s.has_dp and s.gathers_last, _give_last_gathers),
 }
 WORLDS |= LATER

@@ -254,8 +254,12 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> tup
 def _list_last_gathers(layout: Layout, graph: Graph) -> list[int]:
     """List the gathers that wait for an optimizer: they end the step then, and not the optimizers."""
     op, waits = layout.nodes.op, graph.waits
-    gathers = np.flatnonzero(op == Op.ALL_GATHER).tolist()
-    return [node for node in gathers if any(op[one] == Op.OPTIMIZER for one in waits[node])]
+    last = dict.fromkeys(np.flatnonzero(op == Op.OPTIMIZER).tolist())
+    in_order = graph.moves.members.flat
+    for node in in_order[op[in_order] == Op.ALL_GATHER].tolist():
+        if not last.keys().isdisjoint(waits[node]):
+            last[node] = None
+    return [node for node in last if op[node] == Op.ALL_GATHER]
 
 
 def _look_before(

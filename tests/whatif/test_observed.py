@@ -159,6 +159,19 @@ def test_a_slower_network_is_felt_where_parameters_are_gathered_anew(pp: int, wi
     assert found == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE)
 
 
+@pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (4, 1), (2, 2)])
+@pytest.mark.parametrize(
+    "fault", [WorkerFault(places=((1, 0),), slowdown=1.5), NetworkFault(scope="group", slowdown=9.0, onset=6)]
+)
+def test_the_gain_is_right_where_gathers_end_the_step(pp: int, vpp: int, fault: Any) -> None:
+    """Parameters are gathered when the optimizer is through: the step lasts until then, and gets shorter with these gathers."""
+    spec = JobSpec(pp=pp, vpp=vpp, dp=4, microbatches=8, steps=12, gathers_last=True, collective_s=0.02, seed=27)
+    job = generate(spec, [fault])
+    found = measure(job.trace)
+    component = "worker" if isinstance(fault, WorkerFault) else "transfer"
+    assert found.gains.recoverable(component) == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "looped"])
 def test_the_gain_is_right_where_recvs_are_posted_ahead(schedule: Any) -> None:
     """Forwards that wait for a slow stage are asked for as the compute before begins, and wait for what that compute waited for."""
