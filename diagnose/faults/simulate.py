@@ -14,7 +14,7 @@ import numpy as np
 
 from diagnose.faults.inputs import Hold, Inputs
 from diagnose.faults.programme import Gate, Launch, Meeting
-from diagnose.model.optype import COMPUTE, Op
+from diagnose.model.optype import COMPUTE
 from diagnose.model.trace import Seconds
 
 
