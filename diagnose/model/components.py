@@ -111,7 +111,7 @@ NO_EXPERTS = Experts()
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Breakdown:
-    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x expert x rest + pause + queue wait.
+    """Compute durations taken apart: duration = typical x stage x step x worker x microbatch x expert x rest + pause + waits.
 
     Axes: direction (0 forward, 1 backward; where backwards are split 1 is the input's gradient and 2 the weights'), virtual stage
     (chunk x n_stages + stage), microbatch, step (in the order of the blocks), dp rank. All factors are ratios around 1.
@@ -183,6 +183,9 @@ class Breakdown:
     #: Broadcastable to `compute_s`, or one number: how long the schedule makes a compute against the ordinary one: beside
     #: another one, a whole backward among split ones, the weight gradients of several microbatches.
     variant_ratio: Seconds | float = 1.0
+    #: Shape as `compute_s`: seconds in which a compute waited for collectives within it beyond what ordinary ones take; None where
+    #: none does.
+    transfer_wait_s: Seconds | None = None
     #: Token columns tell how long microbatches are: who has more of them is not taken for slow.
     has_token_costs: bool = False
 

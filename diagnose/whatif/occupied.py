@@ -121,20 +121,13 @@ def find_gather_waits(block: Block, anew: Bools) -> tuple[Seconds, Ints] | None:
     Who comes early waits in gathers, and in reductions before them, for the last; if computes wait, too, they end together. `anew`
     marks the nodes of workers that gather so, shape (n_nodes,).
     """
-    op, stage, usual_s = block.nodes.op, block.nodes.stage, block.start_s.mean(axis=(1, 2))
-    usual_end_s = block.end_s.mean(axis=(1, 2))
-    collectives = np.flatnonzero(anew & of_types(op, (Op.ALL_GATHER, Op.REDUCE_SCATTER)))
-    collectives = collectives[np.argsort(usual_s[collectives], kind="stable")]
+    op, inside = block.nodes.op, find_collectives_inside(block, anew)
     found_s = np.zeros(block.start_s.shape)
     for direction in DIRECTIONS if block.n_dp > 1 else ():
         computes = np.flatnonzero((op == direction) & anew)
         for node in computes.tolist():
-            inside = collectives[stage[collectives] == stage[node]]
-            inside = inside[(usual_s[inside] < usual_end_s[node]) & (usual_end_s[inside] > usual_s[node])]
-            # What outlasts a compute is not waited for there.
-            inside = inside[(block.end_s[inside] <= block.end_s[node]).mean(axis=(1, 2)) >= HELD_SHARE]
             until_s, fills_s = block.start_s[node], np.zeros(block.start_s[node].shape)
-            for one in inside.tolist():
+            for one in inside[node].tolist():
                 begin_s = np.clip(block.start_s[one], until_s, block.end_s[node])
                 until_s = np.clip(block.end_s[one], begin_s, block.end_s[node])
                 fills_s = fills_s + until_s - begin_s
@@ -144,6 +137,21 @@ def find_gather_waits(block: Block, anew: Bools) -> tuple[Seconds, Ints] | None:
     if found_s.sum() < WORTH_SHARE * (block.end_s - block.start_s)[of_types(op, DIRECTIONS)].sum():
         return None
     return found_s, np.zeros(block.n_dp, dtype=np.int64)
+
+
+def find_collectives_inside(block: Block, anew: Bools) -> dict[int, Ints]:
+    """Find the gathers and reductions that each compute may wait for within, in their order; as for `find_gather_waits`."""
+    op, stage, usual_s = block.nodes.op, block.nodes.stage, block.start_s.mean(axis=(1, 2))
+    usual_end_s = block.end_s.mean(axis=(1, 2))
+    collectives = np.flatnonzero(anew & of_types(op, (Op.ALL_GATHER, Op.REDUCE_SCATTER)))
+    collectives = collectives[np.argsort(usual_s[collectives], kind="stable")]
+    found: dict[int, Ints] = {}
+    for node in np.flatnonzero(anew & of_types(op, DIRECTIONS)).tolist():
+        inside = collectives[stage[collectives] == stage[node]]
+        inside = inside[(usual_s[inside] < usual_end_s[node]) & (usual_end_s[inside] > usual_s[node])]
+        # What outlasts a compute is not waited for there.
+        found[node] = inside[(block.end_s[inside] <= block.end_s[node]).mean(axis=(1, 2)) >= HELD_SHARE]
+    return found
 
 
 def _look_inside(block: Block, keys: "Keys", union: "Union", nodes: Ints) -> tuple[Seconds, Seconds, Seconds]:

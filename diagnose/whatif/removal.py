@@ -208,7 +208,9 @@ class Removal:
             before = cut(o.own[compute], at)
             if waits is not None:  # which are no part of its duration
                 place = place_of(nodes, compute, self.n_stages)
-                before = before - sum(p.wait_s[(*place, steps)] for p in self._parts.values() if p.wait_s is not None)
+                before = before - sum(
+                    p.wait_s[(*place, steps)] for p in self._parts.values() if p.wait_s is not None and p.waits_in_graph
+                )
             runs = (done_s > 0) & (done_s < before)
             saved = 1.0 - np.divide(own[compute], before, out=np.ones(done_s.shape), where=runs)
             delay[node] = delay[node] - saved * np.clip(done_s, 0.0, np.maximum(delay[node], 0.0))
@@ -246,8 +248,9 @@ class Removal:
             work = part.ease_work(work, place, steps, extent.lanes(stage))
         for factor in plan.work:
             work = work * _pick(factor, place, steps)
-        for part, wait_s in waits if in_graph is None else ():
-            work = work + mix(plan.lanes(part.name, stage), 0.0, wait_s)
+        for part, wait_s in waits:
+            if in_graph is None or not part.waits_in_graph:
+                work = work + mix(plan.lanes(part.name, stage), 0.0, wait_s)
         if not len(at):
             return work
         kinds = stalls.inside[(*place, steps)].reshape(-1)[at]

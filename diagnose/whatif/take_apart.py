@@ -22,6 +22,7 @@ from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, find_usual_steps, without_microbatches
+from diagnose.whatif.components.transfer import find_waits_inside
 from diagnose.whatif.components.worker import (
     Draws,
     find_slow_workers,
@@ -89,7 +90,9 @@ def _take_apart(
     compute_s = gather_computes(observed, n_stages)
     beside = find_beside(observed, compute_s.shape, n_stages)
     queue = find_queue_waits(observed, compute_s.shape, n_stages, measure_variants(beside, compute_s))
+    transfer_wait_s = find_waits_inside(observed, compute_s.shape, n_stages)
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
+    free_s = free_s if transfer_wait_s is None else free_s - transfer_wait_s
     # What rows say of an operation is no part of its work, whatever the medians would say.
     work_s = without_recorded_pauses(observed, evidence, free_s, n_stages)
     variants = measure_variants(beside, work_s)
@@ -143,6 +146,7 @@ def _take_apart(
         microbatch_ordinary=microbatches.ordinary,
         microbatch_told=microbatches.told,
         queue_wait_s=queue.inside_s,
+        transfer_wait_s=transfer_wait_s,
         stalls=stalls,
         noise_ratio=noise,
         forward_backward_correlation=microbatches.correlation,

@@ -454,19 +454,21 @@ def test_lost_rows_of_an_all_to_all_break_nothing(inside: bool) -> None:
 # ------------------------------------------------------------------------------------------ layers that are gathered anew
 
 
-def layers_job(slow: float, *, waits: bool, n_steps: int = 12, n_dp: int = 4) -> tuple[pa.Table, float]:
+def layers_job(
+    slow: float, *, waits: bool, n_steps: int = 12, n_dp: int = 4, network: float = 1.0
+) -> tuple[pa.Table, float]:
     """Make a job whose computes have three layers, with how long its steps take on average.
 
     Each gathers its parameters within the compute: in forwards while the one before runs, in backwards when it needs them, behind
     the reduction of the one before. Where nobody `waits` computes go on beside it. Rank 0 is so many times as slow, and each rank
-    pauses once, twice as long as a layer takes.
+    pauses once, twice as long as a layer takes; from the middle on the `network` is so many times as slow.
     """
     rng, n_layers, gather_s = np.random.default_rng(8), 3, 0.01
     rows: list[tuple[str, int, int, float, float]] = []
     total_s = 0.0
 
     def move(name: str, step: int, start_s: np.ndarray) -> np.ndarray:
-        end_s = np.full(n_dp, start_s.max() + gather_s)
+        end_s = np.full(n_dp, start_s.max() + gather_s * (network if 2 * step >= n_steps else 1.0))
         rows.extend((name, step, rank, start_s[rank], end_s[rank]) for rank in range(n_dp))
         return end_s
 
@@ -520,6 +522,12 @@ def test_who_waits_within_computes_for_parameters_is_not_slow(waits: bool) -> No
     said = {cause.cause: cause for cause in found.diagnosis.causes}
     assert [worker.dp for worker in said["worker-fault"].where.workers] == [0]
     assert "kernel-queue-contention" not in said
+
+
+def test_computes_are_longer_by_what_their_layers_wait_for_a_slow_network() -> None:
+    """A network that gets slow within computes gives back what these are longer by."""
+    (table, step_s), (_, without_s) = (layers_job(1.0, waits=True, network=network) for network in (8.0, 1.0))
+    assert measure(table).gains.recoverable("transfer") == pytest.approx(1.0 - without_s / step_s, abs=0.03)
 
 
 @pytest.mark.parametrize("waits", [True, False])

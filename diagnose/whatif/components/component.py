@@ -162,6 +162,8 @@ class Part:
 
     #: Whether it is a factor of the work of computes.
     changes_work = False
+    #: Whether `wait_s` is no duration where `waits` gives a graph: it has the waits then.
+    waits_in_graph = False
 
     def __init__(self, component: Component, job: TakenApart, late_s: Sequence[ByNode]) -> None:
         self.component = component
@@ -179,7 +181,7 @@ class Part:
     @property
     def in_computes(self) -> bool:
         """Say whether computes take another time without it."""
-        return self.changes_work or self.component.inside is not None
+        return self.changes_work or self.component.inside is not None or self.wait_s is not None
 
     def find(self) -> None:
         """Find what else belongs to it in the job, such as `own_s` and `wait_s`."""
@@ -190,7 +192,7 @@ class Part:
 
     def worst_s(self) -> float:
         """Add up its seconds on the worst lane of each operation."""
-        found = 0.0
+        found = 0.0 if self.wait_s is None else float(self.wait_s.max(axis=-1).sum())
         if self.component.inside is not None:
             found += self.job.inside_s.get(self.component.inside, 0.0)
         if self.component.before is not None:

@@ -22,17 +22,14 @@ ON_PURPOSE_SHARE = 0.5
 class QueuePart(Part):
     """What computes wait for is in the graph where it can be: then a scenario with shorter transfers has shorter waits."""
 
+    waits_in_graph = True
+
     def find(self) -> None:
         """Take the waits inside computes from the breakdown, and put waits into the graphs."""
         breakdown, observed = self.job.breakdown, self.job.observed
         self.wait_s = breakdown.queue_wait_s
         waited_for = breakdown.waited_for or ({},) * len(observed)
         self._waits = [add_waits(o, of_block) for o, of_block in zip(observed, waited_for, strict=True)]
-
-    def worst_s(self) -> float:
-        """Add up the waits inside computes and the late starts."""
-        waits = 0.0 if self.wait_s is None else float(self.wait_s.max(axis=-1).sum())
-        return waits + super().worst_s()
 
     def waits(self, i: int) -> WaitGraph | None:
         """Give the graph in which computes wait for the communication in flight."""

@@ -7,14 +7,16 @@ import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.feature import Features
-from diagnose.model.optype import DP_COLLECTIVES, P2P, Op, of_types
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import lower_median, median, nan_median, nan_quantile, upper_level, upper_stretch
 from diagnose.whatif.components.component import Component, Part
+from diagnose.whatif.computes import DIRECTION_OF, gather_seconds
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.graph import flatten
 from diagnose.whatif.levels import take
-from diagnose.whatif.observed import Observed
+from diagnose.whatif.observed import Observed, are_gathered_anew
+from diagnose.whatif.occupied import find_collectives_inside
 from diagnose.whatif.slow_places import find_slow_places, restrict, rows_of_ways, ways_of
 
 #: A transfer is slow beyond this many times the upper end of its type on an ordinary link, and by seconds enough.
@@ -84,8 +86,45 @@ class TransferPart(Part):
         self.excess_s = [excess for excess, _ in measured]
         self.slow = find_slow_places(observed, self.excess_s, [spread for _, spread in measured], self.job.n_stages)
         self.own_s = self.excess_s
+        self.wait_s = self.job.breakdown.transfer_wait_s
         if self.slow.found:
             self.own_s = [restrict(o, excess, self.slow) for o, excess in zip(observed, self.excess_s, strict=True)]
+            if self.wait_s is not None:
+                left = [o.block.nodes.stage[[*excess]] for o, excess in zip(observed, self.own_s, strict=True)]
+                stages = np.arange(self.wait_s.shape[1]) % self.job.n_stages
+                self.wait_s = self.wait_s * np.isin(stages, np.concatenate(left))[:, None, None, None]
+
+
+def find_waits_inside(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> Seconds | None:
+    """Say by how much computes are longer as collectives that they wait for within take longer than ordinary ones.
+
+    Where each layer's parameters are gathered anew, a compute gets longer by a part of that: all of it, or none where reductions
+    run beside it. The part is the slope, over steps, for each stage and direction. Axes as in `Breakdown`; None where none is.
+    """
+    anew = [are_gathered_anew(o.block.nodes) for o in observed]
+    if not any(of_block.any() for of_block in anew):
+        return None
+    longer: list[dict[int, Seconds]] = [{} for _ in observed]  # what collectives inside take too long, by compute
+    both, square = np.zeros((2, len(DIRECTIONS), n_stages))
+    for o, of_block, by_node in zip(observed, anew, longer, strict=True):
+        excess, _ = transfer_excess(o, observed)
+        # Who waits for other ranks within was cut to its work; the last of them waits for none.
+        ends_s = np.broadcast_to(o.block.end_s.max(axis=2, keepdims=True), o.block.end_s.shape)
+        for node, inside in find_collectives_inside(dataclasses.replace(o.block, end_s=ends_s), of_block).items():
+            late = [excess[one] for one in inside.tolist() if one in excess]
+            if late:
+                by_node[node] = np.broadcast_to(sum(late), o.block.start_s[node].shape).max(axis=1, keepdims=True)
+                late_s = by_node[node][:, 0] - by_node[node].mean()
+                took_s = median(np.broadcast_to(o.own[node], o.block.start_s[node].shape), axis=1)
+                at = DIRECTION_OF[int(o.block.nodes.op[node])], int(o.block.nodes.stage[node])
+                both[at] += late_s @ took_s
+                square[at] += late_s @ late_s
+    part = np.clip(np.divide(both, square, out=np.zeros_like(both), where=square > 0), 0.0, 1.0)
+    for o, by_node in zip(observed, longer, strict=True):
+        for node, late_s in by_node.items():
+            of_node = part[DIRECTION_OF[int(o.block.nodes.op[node])], int(o.block.nodes.stage[node])]
+            by_node[node] = np.minimum(of_node * late_s, np.maximum(o.own[node], 0.0))
+    return gather_seconds(observed, longer, shape, n_stages) if part.any() else None
 
 
 def transfer_excess(
