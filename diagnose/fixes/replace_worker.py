@@ -54,6 +54,8 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     chosen = _choose(analysis, place, settings)
     if not chosen.any():
         return Refusal("no worker is slower than its peers")
+    if slow.all() and slow.size > 1 and not (place.where.workers or settings):
+        return Refusal("all workers are slow at some time, and nobody is at fault alone")
     if not (chosen & slow).any():
         return Refusal(f"{name_workers(labels_of(trace, chosen))} is not slower than its peers")
     restart_s = read_number(settings, "restart_s", NAME) if "restart_s" in settings else RESTART_S

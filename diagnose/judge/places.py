@@ -99,13 +99,16 @@ def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, 
 def find_culprits(analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]) -> list[tuple[int, int]]:
     """Find the workers that components lie on, as (dp index, stage index), worst first; `share` is as in `list_blamed`.
 
-    Slow workers are these where they bear most of it: others may stall, or have long optimizers, beside one that is a little slow.
+    Slow workers are these where they bear most of it, or nobody else does: others may stall, or have long optimizers, beside one
+    that is a little slow.
     """
+    blamed = list_blamed(analysis, components, share)
     if analysis.gains.traits_of(components).whom == "workers" and analysis.suspects.workers:
         lost = _sum_blame(analysis.gains, components)
-        if sum(float(lost[worker]) for worker in analysis.suspects.workers) >= MOST_OF_IT * lost.sum():
+        on_slow = sum(float(lost[worker]) for worker in analysis.suspects.workers)
+        if not blamed or on_slow >= MOST_OF_IT * lost.sum():
             return _list_slow_workers(analysis, components, share)
-    return list_blamed(analysis, components, share)
+    return blamed
 
 
 def _name_workers(analysis: Analysis, at: Sequence[tuple[int, int]], *, slow: bool) -> Where:

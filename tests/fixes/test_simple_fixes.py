@@ -136,6 +136,15 @@ def test_workers_are_named_by_their_place() -> None:
     assert propose(replace_worker, job, at((2, 0))).figures["workers"] == 1.0
 
 
+def test_a_whole_job_is_not_replaced() -> None:
+    """Where all workers are slow at some time and nobody is named there is no other worker to replace them by."""
+    job = analysis(SPEC, TWO_SLOW)
+    every = np.ones_like(job.breakdown.slow_workers)
+    job = dataclasses.replace(job, breakdown=dataclasses.replace(job.breakdown, slow_workers=every))
+    assert isinstance(replace_worker.propose(job, FaultLocation(), {}), Refusal)
+    assert propose(replace_worker, job, at((2, 0))).figures["workers"] == 1.0
+
+
 def test_draining_a_host() -> None:
     """All slow workers of a host go together, and the good ones beside them are counted."""
     fault = WorkerFault(places=((0, 0), (1, 0)), slowdown=1.6)

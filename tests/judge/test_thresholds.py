@@ -760,6 +760,13 @@ def test_slow_workers_that_lose_little_are_not_named(second: float, named: list[
         assert find_culprits(analysis, ("worker",)) == ([(1, 0), (0, 0)] if is_large else named)
 
 
+def test_the_slow_worker_is_named_where_all_stall_as_much() -> None:
+    """Of two workers one is a little slow and the other stalls: nobody bears most of it, and the slow one is the culprit."""
+    analysis = blamed([[0.55], [0.45]], "worker")
+    analysis = dataclasses.replace(analysis, suspects=dataclasses.replace(analysis.suspects, workers=((1, 0),)))
+    assert find_culprits(analysis, ("worker",)) == [(1, 0)]
+
+
 @pytest.mark.parametrize(("slowest", "other"), [((1, 0), False), ((0, 1), True)])
 def test_figures_of_a_worker_that_is_not_named_are_not_told(slowest: tuple[int, int], other: bool) -> None:
     """Where others than the slowest worker bear the seconds, the evidence is their part of these, and not its ratios."""
