@@ -19,7 +19,7 @@ from diagnose.whatif.components.expert import find_experts, read_experts
 from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
-from diagnose.whatif.components.stage import find_usual_durations
+from diagnose.whatif.components.stage import find_usual_durations, without_stalls
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, find_usual_steps, without_microbatches
 from diagnose.whatif.components.transfer import find_waits_inside
@@ -217,6 +217,8 @@ def _find_factors(
     own_s = even_s if draws is None else even_s / draws  # who has more work is not slow
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, is_told = find_usual_durations(observed, by_step, order, n_stages, by_member)
+    if even_s.shape[-1] == 1 and not is_told.any():
+        typical_s = without_stalls(even_s, typical_s)
     drawn, more = measure_draws(own_s[:, 0][:, :, order]), 1.0 if draws is None else nan_median(draws, axis=0)
 
     def explain(

@@ -10,6 +10,7 @@ from diagnose.numerics.robust import (
     lower_median,
     median,
     nan_median,
+    nan_quantile,
     robust_deviation,
     upper_stretch,
 )
@@ -31,6 +32,10 @@ FASTEST_SHARE = 0.1
 LEAST_QUICK = 4
 #: A stage falls behind where others change by less than this part of it in the same steps: else work is what changed, or moved.
 OTHERS_SHARE = 0.25
+#: Computes at this quantile do not stall where up to three quarters do, and how far it is from the middle, in standard deviations.
+QUICK_QUANTILE, QUARTILE_TO_SIGMA = 0.25, 0.674
+#: A stage stalls, and has not more work, where less than this part of what it takes beyond others is in its quicker computes.
+STALLED_SHARE = 0.5
 #: Durations of 0 are recorded; nothing takes less than this.
 TINY_S = 1e-12
 
@@ -108,6 +113,25 @@ def find_usual_durations(
         others = np.flatnonzero(np.arange(typical_s.shape[1]) % n_stages != stage)
         typical_s[:, stage::n_stages] = median(typical_s[:, others], axis=1, keepdims=True)
     return typical_s, told
+
+
+def without_stalls(even_s: Seconds, typical_s: Seconds) -> Seconds:
+    """Say what is usual on stages that stall in about half of their computes: what the quicker ones take against other stages'.
+
+    Of a stage with more work all computes are longer, the quickest by as much. Asked of jobs with one dp rank, of whose stages no
+    other rank tells; what stalls computes of one direction alone may be how these vary. `even_s` are durations, axes as in `Breakdown`;
+    `typical_s`, and what comes back, have shape (2, n_virtual).
+    """
+    n_there = np.isfinite(even_s).sum(axis=(2, 3)).max(axis=2)
+    low_s = lower_median(nan_quantile(even_s, QUICK_QUANTILE, axis=(2, 3)), axis=2)
+    usual_of, low_of = (lower_median(s, axis=1)[:, None] for s in (typical_s, low_s))
+    beyond, low = (np.log(np.maximum(s / of, TINY_RATIO)) for s, of in ((typical_s, usual_of), (low_s, low_of)))
+    ordinary = np.log(np.maximum(usual_of / low_of, 1.0))
+    chance = CHANCE_DEVIATIONS * ordinary / QUARTILE_TO_SIGMA / np.sqrt(np.maximum(n_there, 1))
+    # Stalls are no ordinary variation: its computes vary by far more than those of others do.
+    least = np.maximum(np.maximum(chance, ordinary), np.log1p(SLOW_RATIO))
+    stalls = ((beyond - low > least) & (low < STALLED_SHARE * beyond)).all(axis=0)
+    return np.where(stalls, usual_of * np.exp(low), typical_s)
 
 
 def _quick_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:

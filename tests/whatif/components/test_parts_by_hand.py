@@ -39,7 +39,7 @@ from diagnose.whatif.components.microbatch import (
 from diagnose.whatif.components.other_work import OtherWorkPart, _measure_around, find_excess
 from diagnose.whatif.components.pause import _keep_in_work, _measure_noise, find_pauses
 from diagnose.whatif.components.queue import QueuePart
-from diagnose.whatif.components.stage import StagePart, _quick_ranks, find_usual_durations
+from diagnose.whatif.components.stage import StagePart, _quick_ranks, find_usual_durations, without_stalls
 from diagnose.whatif.components.start_delay import _is_beginning, find_late_starts
 from diagnose.whatif.components.step import (
     StepPart,
@@ -338,6 +338,18 @@ def test_usual_durations() -> None:
     typical_s, told = find_usual_durations([], alone, np.arange(5), 2, by_member=np.array([0.0, 0.5]))
     assert typical_s.tolist() == [[1.0, 1.5, 1.0, 1.5]] * 2, "a member takes half of what its worker does"
     assert told.tolist() == [False, True]
+
+
+def test_a_stage_that_stalls_in_half_of_its_computes_has_no_more_work() -> None:
+    """Its quicker computes take what those of other stages do; those of a stage with more work are all longer."""
+    rng = np.random.default_rng(4)
+    even_s = rng.lognormal(0.0, 0.03, (2, 4, 8, 12, 2)) * np.array([1.0, 1.0, 1.2, 1.0])[:, None, None, None]
+    even_s[:, 0] += np.where(rng.random((2, 8, 12, 2)) < 0.55, rng.exponential(0.4, (2, 8, 12, 2)) + 0.1, 0.0)
+    typical_s = np.median(even_s, axis=(2, 3)).min(axis=-1)
+    assert (typical_s[:, 0] > 1.1).all()
+    found = without_stalls(even_s, typical_s)
+    assert found[:, 0] == pytest.approx(1.0, abs=0.05)
+    assert found[:, 1:] == pytest.approx(typical_s[:, 1:])
 
 
 def waiting(*seconds: list[float], n_steps: int = N_STEPS) -> Any:
