@@ -4,6 +4,7 @@ import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from diagnose import judges, pipeline
@@ -17,6 +18,7 @@ from diagnose.judge.pictured import list_pictured
 from diagnose.judge.proof import add_proofs
 from diagnose.judge.verdict import reach_verdict
 from diagnose.model.request import Request
+from diagnose.report import brief
 from diagnose.report.json_lines import render
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
@@ -53,6 +55,18 @@ def test_a_diagnosis_is_an_analysis_and_a_verdict() -> None:
     assert alone.budget is not None
     alone = dataclasses.replace(alone, levers=price_levers(analysis, alone.budget))
     assert render(alone) == render(pipeline.diagnose_job(request))
+
+
+def test_what_is_lost_is_not_known_where_the_replay_is_not_trusted() -> None:
+    """A replay that misses the recorded steps says nothing of what was wasted: null, and not 0."""
+    analysis, judged = pipeline.examine(Request(SLOW))
+    for ok in (True, False):
+        job = dataclasses.replace(analysis, fidelity=msgspec.structs.replace(analysis.fidelity, ok=ok))
+        found = assemble(job, judged, reach_verdict(job, judged.judgements, min_speedup=1.02), min_speedup=1.02)
+        assert (found.verdict, found.gpu_hours_wasted is None) == (
+            ("straggling", False) if ok else ("inconclusive", True)
+        )
+        assert ("Cost    not known; " in brief.render(found, width=100, color=False)) == (not ok)
 
 
 def test_the_classifier_is_asked_once_and_named(monkeypatch: pytest.MonkeyPatch) -> None:

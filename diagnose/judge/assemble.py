@@ -6,7 +6,7 @@ from diagnose.judge.budget import share_out
 from diagnose.judge.caveats import list_caveats
 from diagnose.judge.conditions import list_details
 from diagnose.judge.judged import Judged
-from diagnose.judge.verdict import Verdict
+from diagnose.judge.verdict import Verdict, is_replayed
 from diagnose.model.analysis import Analysis
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Plan, StepTime
@@ -34,7 +34,7 @@ def assemble(
             clean=gains.clean_s,
         ),
         gpu_hours_analysed=hours,
-        gpu_hours_wasted=None if trace.unit_doubt else hours * max(0.0, 1.0 - gains.clean_s / gains.recorded_s),
+        gpu_hours_wasted=hours * max(0.0, 1.0 - gains.clean_s / gains.recorded_s) if is_replayed(analysis) else None,
         fidelity=analysis.fidelity,
         what_if=what_if,
         causes=judged.rule_set.severities.rate_all(verdict.causes, trace.job.world_size),

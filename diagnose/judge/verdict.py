@@ -89,7 +89,7 @@ def reach_verdict(
     checked = tuple(j.rule.id for j in judgements if j not in lacking and j.rule.id not in unseen)
     few = len(analysis.breakdown.steps) < MIN_STEPS
     sure = [j for j in judgements if few and analysis.fidelity.ok and _shows_stage(analysis, j, least, prediction)]
-    if (few and not sure) or not analysis.fidelity.ok or analysis.trace.unit_doubt or _is_filled_wrong(analysis):
+    if (few and not sure) or not is_replayed(analysis):
         why = _why_inconclusive(analysis)
         return Verdict("inconclusive", (), None, checked, tuple(not_checked), (why,), why)
     if few:
@@ -147,6 +147,11 @@ def list_unobservable_causes(analysis: Analysis, known: set[str]) -> dict[str, s
         for cause in known.intersection(entry.causes):
             found.setdefault(cause, f"{entry.what}: {entry.reason}")
     return dict(sorted(found.items()))
+
+
+def is_replayed(analysis: Analysis) -> bool:
+    """Say whether the replay gives the recorded steps, in seconds, so that what it says is lost is to be trusted."""
+    return analysis.fidelity.ok and not analysis.trace.unit_doubt and not _is_filled_wrong(analysis)
 
 
 def _describe_few(analysis: Analysis) -> str:

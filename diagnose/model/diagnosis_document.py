@@ -86,7 +86,7 @@ class GpuHours(Struct, frozen=True):
     """GPU hours of the steps analysed."""
 
     analysed: NotNegative | None
-    wasted: Annotated[float | None, says("against step_time.clean")]
+    wasted: Annotated[float | None, says("against step_time.clean; null where the replay is not to be trusted")]
 
 
 class Fidelity(Struct, frozen=True):

@@ -282,10 +282,10 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
         return f"not known: a recording of collectives has no steps; {words.count(diagnosis.job.world_size, 'GPU')} wait or work"
     if not math.isfinite(analysed):
         return f"GPU hours are not known, {facts.describe_extent(diagnosis)}"
-    if lost is None or not analysed:
-        return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
     if diagnosis.verdict == "inconclusive":
         return f"not known; {words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
+    if lost is None or not analysed:
+        return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
     if diagnosis.verdict == "healthy":
         to = "planned work and what varies" if diagnosis.budget and diagnosis.budget.evaluation else "what varies"
         return f"{words.hours(lost)} of {words.hours(analysed)} GPU hours go to {to}, in {facts.describe_extent(diagnosis)}"
