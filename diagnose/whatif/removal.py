@@ -190,6 +190,7 @@ class Removal:
             for node, late in waits.delay.items():
                 delay[node] = late[at]
         gone = [(part, plan.gone[name]) for name, part in self._parts.items() if name in plan.gone]
+        late_s = {compute: np.array(delay[compute]) for compute in set(o.beside.values())} if gone else {}
         if plan.work or waits is not None or any(part.in_computes for part, _ in gone):
             eased = [(part, extent) for part, extent in gone if part.changes_work]
             waited = [(part, part.wait_s) for part in self._parts.values() if part.wait_s is not None]
@@ -214,6 +215,9 @@ class Removal:
             runs = (done_s > 0) & (done_s < before)
             saved = 1.0 - np.divide(own[compute], before, out=np.ones(done_s.shape), where=runs)
             delay[node] = delay[node] - saved * np.clip(done_s, 0.0, np.maximum(delay[node], 0.0))
+            sooner_s = late_s[compute] - delay[compute] if compute in late_s else np.zeros(1)
+            if sooner_s.any():  # ... and as much sooner as the compute does
+                delay[node] = np.minimum(delay[node], np.maximum(delay[node] - sooner_s, 0.0))
         return own, delay
 
     def _compute(

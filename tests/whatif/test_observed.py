@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.fault import Fault
 from diagnose.faults.garbage_collection import GarbageCollection
 from diagnose.faults.generate import generate, random_faults
@@ -172,15 +173,28 @@ def test_the_gain_is_right_where_gathers_end_the_step(pp: int, vpp: int, fault: 
     assert found.gains.recoverable(component) == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    ("fault", "component"),
+    [
+        (WorkerFault(places=((1, 0),), slowdown=2.0), "worker"),
+        (DataLoading(wait_ratio=4.0, probability=1.0, every_microbatch=True), "input-delay"),
+    ],
+    ids=["slow worker", "loader"],
+)
 @pytest.mark.parametrize("schedule", ["1f1b", "looped"])
-def test_the_gain_is_right_where_recvs_are_posted_ahead(schedule: Any) -> None:
-    """Forwards that wait for a slow stage are asked for as the compute before begins, and wait for what that compute waited for."""
+def test_the_gain_is_right_where_recvs_are_posted_ahead(schedule: Any, fault: Fault, component: str) -> None:
+    """Forwards that wait for a slow stage are asked for as the compute before begins, and wait for what that compute waited for.
+
+    A compute that waits for its input begins later, and so does every recv that is asked for as it begins.
+    """
     spec = JobSpec(pp=4, vpp=2, dp=2, microbatches=8, steps=10, p2p="asynchronous", schedule=schedule, seed=26)
-    job = generate(spec, [WorkerFault(places=((1, 0),), slowdown=2.0)])
+    job = generate(spec, [fault])
     rows, worker = job.trace.to_pandas().astype({"optype": str}), ["step", "dp_rank", "stage"]
     computes = rows[rows.optype.isin(["forward-compute", "backward-compute"])].sort_values([*worker, "start_ts"])
     computes["before_s"] = computes.groupby(worker).start_ts.shift()
     waits = (rows.optype == "forward-recv") & (rows.duration > 3 * spec.transfer_s)
+    if component == "input-delay":
+        waits = rows.optype.str.endswith("recv")
     own = rows.assign(optype=rows.optype.str.replace("recv", "compute"))
     before_s = own.merge(computes, "left", [*worker, "optype", "seq_id"])["before_s"]
     start_s = np.where(waits, np.fmin(before_s, rows.start_ts), rows.start_ts).astype("float32")
@@ -188,7 +202,7 @@ def test_the_gain_is_right_where_recvs_are_posted_ahead(schedule: Any) -> None:
     rows["duration"] += rows.start_ts - start_s
     rows["start_ts"] = start_s
     table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(job.trace.schema.metadata)
-    found = measure(table).gains.recoverable("worker")
+    found = measure(table).gains.recoverable(component)
     assert found == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE)
 
 
