@@ -291,15 +291,19 @@ def _list_causes(
 
 
 def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: float) -> Cause:
-    """Give a cause, or that nobody knows it where this is more probable: nobody is to be sent to mend what hardly is there."""
+    """Give a cause, or that nobody knows it where this is more probable: nobody is to be sent to mend what hardly is there.
+
+    The same cause at other places is the cause all the same.
+    """
     nobody = next((other for other in cause.alternatives if other.cause == UNKNOWN), None)
-    if nobody is None or nobody.confidence <= cause.confidence:
+    elsewhere = sum(other.confidence for other in cause.alternatives if other.cause == cause.cause)
+    if nobody is None or nobody.confidence <= cause.confidence + elsewhere:
         return cause
     unknown = report_unknown(analysis, max(said.judgement.rule.components, key=analysis.gains.recoverable), least)
     text = f"what it looks like: {cause.title}; what would tell: {nobody.tells_apart}"
-    others = [other for other in cause.alternatives if other is not nobody]
-    if cause.confidence >= TOLD_FROM * nobody.confidence:
-        others.append(Alternative(cause.cause, cause.confidence, nobody.tells_apart))
+    others = [other for other in cause.alternatives if other is not nobody and other.cause != cause.cause]
+    if cause.confidence + elsewhere >= TOLD_FROM * nobody.confidence:
+        others.append(Alternative(cause.cause, round(cause.confidence + elsewhere, 4), nobody.tells_apart))
     return msgspec.structs.replace(
         unknown,
         confidence=nobody.confidence,

@@ -437,6 +437,20 @@ def test_what_nobody_knows_gives_back_as_much_after_the_others() -> None:
     assert [other.cause for other in found.alternatives] == ["worker-fault"]
 
 
+@pytest.mark.parametrize(("unknown", "lead"), [(0.4, "network-fault"), (0.7, "unknown")])
+def test_the_same_cause_elsewhere_is_no_reason_to_say_unknown(unknown: float, lead: str) -> None:
+    """A slow network at one place or at another is a slow network, and is told once where nobody knows."""
+    analysis = job()
+    (known,) = reach(with_gains(analysis, worker=(0.3, 0.0))).causes
+    others = (Alternative("unknown", unknown, "a profile"), Alternative("network-fault", 0.27, "its links"))
+    cause = msgspec.structs.replace(known, cause="network-fault", confidence=0.32, alternatives=others)
+    said = SimpleNamespace(judgement=judged(analysis, "network-fault"))
+    found = _lead_with_unknown(analysis, cause, said, LEAST)  # type: ignore[arg-type] # of it nothing else is asked
+    assert found.cause == lead
+    if lead == "unknown":
+        assert [(other.cause, other.confidence) for other in found.alternatives] == [("network-fault", 0.59)]
+
+
 def test_what_is_there_may_give_less_than_was_asked_for() -> None:
     """That a cause is there is surer than that it gives quite as much as was asked for: half of it counts."""
     (cause,) = reach(with_gains(job(), worker=(LEAST + 1e-6, 0.0))).causes
