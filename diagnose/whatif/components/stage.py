@@ -119,8 +119,8 @@ def without_stalls(even_s: Seconds, typical_s: Seconds) -> Seconds:
     """Say what is usual on stages that stall in about half of their computes: what the quicker ones take against other stages'.
 
     Of a stage with more work all computes are longer, the quickest by as much. Asked of jobs with one dp rank, of whose stages no
-    other rank tells; what stalls computes of one direction alone may be how these vary. `even_s` are durations, axes as in `Breakdown`;
-    `typical_s`, and what comes back, have shape (2, n_virtual).
+    other rank tells; what stalls computes of one direction alone may be how these vary. `even_s` are durations, axes as in
+    `Breakdown`; `typical_s`, and what comes back, have shape (2, n_virtual).
     """
     n_there = np.isfinite(even_s).sum(axis=(2, 3)).max(axis=2)
     low_s = lower_median(nan_quantile(even_s, QUICK_QUANTILE, axis=(2, 3)), axis=2)
