@@ -299,6 +299,7 @@ def _give_shards(spec: JobSpec, rng: np.random.Generator) -> JobSpec:
         spec,
         gather_s=gather_s,
         gathers=True,
+        gathers_last=False,
         separate=False,
         scatters_within=within,
     )
