@@ -3,8 +3,6 @@
 Enters: sizes. Leaves: launch orders, which the replay builds graphs of and fixes read memory off.
 """
 
-from typing import Literal
-
 import numpy as np
 
 from diagnose.model.trace import Ints
@@ -23,9 +21,7 @@ V_SHAPED = ("zb-v", "dualpipev")
 #: Those that compute weight gradients apart.
 SPLITTING = ("zero-bubble", *V_SHAPED)
 
-#: What a launch computes: `backward` without `weight` is all of it, with it the input gradients.
-Part = Literal["forward", "backward", "weight"]
-#: Numbers of parts.
+#: Numbers of what a launch computes: a backward without weight gradients apart is all of it, else the input gradients.
 FORWARD, BACKWARD, WEIGHT = range(3)
 
 
@@ -66,7 +62,7 @@ def order_launches(schedule: str, stage: int, *, n_stages: int, chunks: int, n_m
     Returns
     -------
     ndarray of int64, shape (n_launches, 4)
-        Part by number (as in `Part`), model chunk, microbatch, and 1 where it may run at the same time as the one before.
+        What it computes by number, model chunk, microbatch, and 1 where it may run at the same time as the one before.
 
     Source: GPipe arXiv 1811.06965; 1F1B and interleaved arXiv 2104.04473, section 2.2; ZB-H1 and ZB-V arXiv 2401.10241,
     sections 3.1 and 6; DualPipeV: the steps of torch's ScheduleDualPipeV.

@@ -144,7 +144,7 @@ def nan_median(values: Floats, *, axis: int | tuple[int, ...], keepdims: bool = 
     return np.expand_dims(found, axis) if keepdims else found[()]
 
 
-def nan_quantile(values: Floats, q: float, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
+def nan_quantile(values: Floats, q: float, *, axis: int | tuple[int, ...]) -> Any:
     """Take a quantile, from 0 to 1 and linear between two values, as `nan_median` takes the median: `numpy.nanquantile` bit by bit.
 
     >>> float(nan_quantile(np.array([4.0, 1.0, 3.0, np.nan, 2.0]), 0.5, axis=0))
@@ -152,8 +152,7 @@ def nan_quantile(values: Floats, q: float, *, axis: int | tuple[int, ...], keepd
     """
     low, high, part, _ = _around(values, axis, q)
     # From the nearer of the two, as numpy does: then neither rounding nor order of the values moves the result.
-    found = np.where(part >= 0.5, high - (high - low) * (1.0 - part), low + (high - low) * part)
-    return np.expand_dims(found, axis) if keepdims else found[()]
+    return np.where(part >= 0.5, high - (high - low) * (1.0 - part), low + (high - low) * part)[()]
 
 
 def fill_nan(values: Floats, by: float = 0.0) -> Floats:
@@ -235,17 +234,3 @@ def _pick(ordered: Floats, at: NDArray[np.int64]) -> Floats:
     lanes = ordered.reshape(math.prod(ordered.shape[:-1]), ordered.shape[-1])
     found: Floats = lanes[np.arange(len(lanes)), at.ravel()].reshape(ordered.shape[:-1])
     return found
-
-
-def quantile(values: Floats, q: float) -> float:
-    """Take a quantile of a few numbers, shape (n,), as `numpy.quantile` does, to the bit, in a fraction of the time.
-
-    >>> quantile(np.array([3.0, 1.0, 2.0, 5.0]), 0.5)
-    2.5
-    """
-    ordered = np.sort(values)
-    at = q * (len(ordered) - 1)
-    below = math.floor(at)
-    low, high = float(ordered[below]), float(ordered[min(below + 1, len(ordered) - 1)])
-    part = at - below
-    return high - (high - low) * (1.0 - part) if part >= 0.5 else low + (high - low) * part

@@ -48,7 +48,7 @@ _MEANINGS = {
 LEAST_HOURS = 1.0
 
 
-def draw_budget(diagnosis: Diagnosis, width: float = FULL_WIDTH) -> Picture | None:
+def draw_budget(diagnosis: Diagnosis) -> Picture | None:
     """Draw where the step of a job goes; None where there is no budget."""
     budget = diagnosis.budget
     if budget is None:
@@ -58,7 +58,7 @@ def draw_budget(diagnosis: Diagnosis, width: float = FULL_WIDTH) -> Picture | No
         (f"{PART_NAMES[part]} (not measured)", words.NOT_KNOWN, prose(why)) for part, why in budget.not_measured.items()
     ]
     parts = list_parts(budget.measured(), budget.lost)
-    picture = _draw_parts(TITLE, parts, whole_h, f"Of {words.hours(whole_h)} GPU hours", "whole step", width)
+    picture = _draw_parts(TITLE, parts, whole_h, f"Of {words.hours(whole_h)} GPU hours", "whole step", FULL_WIDTH)
     waits = f" The host waits: {describe_host(budget.host_wait)}." if budget.host_wait else ""
     return dataclasses.replace(picture, says=picture.says + waits, rows=[*picture.rows, *missing])
 
