@@ -122,12 +122,12 @@ def _hook_pipeline(hooks: Hooks, log: Log, state: ParallelState, steps: Steps) -
     def around(name: str, before: Any, after: Any) -> None:
         hooks.around(functions, name, log.inside, before, after)
 
-    around("ForwardPass", pipeline.before_compute(Op.FORWARD), pipeline.after_compute)
-    around("BackwardPass", pipeline.before_compute(Op.BACKWARD), pipeline.after_compute)
+    around("ForwardPass", pipeline.before_compute(Op.FORWARD), log.end)
+    around("BackwardPass", pipeline.before_compute(Op.BACKWARD), log.end)
     for name, op in TRANSFERS.items():
         around(name, pipeline.before_transfer(op), pipeline.after_transfer)
     for name in ("ReduceTiedGrads", "ReduceGrads"):
-        around(name, pipeline.before_reduction, pipeline.after_reduction)
+        around(name, pipeline.before_reduction, log.end_reduction)
     around("LoadMicroBatch", pipeline.before_loading, pipeline.after_loading)
     owner._INSTRUCTION_MAP = {kind: getattr(functions, kind.__name__) for kind in found}  # noqa: SLF001
     hooks.on_undo(lambda: setattr(owner, "_INSTRUCTION_MAP", found))
@@ -168,10 +168,6 @@ class _Pipeline:
 
         return before
 
-    def after_compute(self, compute: Compute | None, _result: Any) -> None:
-        if compute is not None:
-            self.log.end(compute)
-
     def before_transfer(self, op: Op) -> Any:
         """Make a hook around all tensors of one activation or gradient."""
 
@@ -191,10 +187,6 @@ class _Pipeline:
         if not self._is_training():
             return None
         return self.log.begin_one()
-
-    def after_reduction(self, start: Mark | None, _result: Any) -> None:
-        if start is not None:
-            self.log.note_reduction(start, self.log.end_one())
 
     def before_loading(self, *_args: Any, **_kwargs: Any) -> tuple[Op | str, int] | None:
         """The first and the last stage ask for input, whatever it comes from; what a data loader within waits is part of it."""

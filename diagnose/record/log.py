@@ -366,11 +366,12 @@ class Log:
             raise RuntimeError(NO_OPTIMIZER)
         return backward
 
-    def end(self, compute: Compute) -> None:
-        """End a compute."""
-        compute.end = self.idle_since = self.clock.now()
-        if self.current is compute:
-            self.current = None
+    def end(self, compute: Compute | None, _result: Any = None) -> None:
+        """End a compute, where a hook saw it begin."""
+        if compute is not None:
+            compute.end = self.idle_since = self.clock.now()
+            if self.current is compute:
+                self.current = None
 
     def launch(self, transfer: Transfer | None, works: Any = None) -> None:
         """Note a transfer that has been launched, where a hook saw it, and look for its end where its works are waited for."""
@@ -392,6 +393,11 @@ class Log:
             self.step.collectives.append(
                 Collective(gathers=False, n_elements=MANY, n_computes=self.n_computes, start=start, end=end)
             )
+
+    def end_reduction(self, start: Mark | None, _result: Any) -> None:
+        """End a reduction of gradients as `note_reduction` notes it, where a hook saw it begin."""
+        if start is not None:
+            self.note_reduction(start, self.end_one())
 
     @property
     def n_computes(self) -> int:

@@ -66,7 +66,7 @@ def hook_megatron(hooks: Hooks, log: Log, state: ParallelState, steps: Steps) ->
         hooks.around(owner, name, log.beside, log.before_evaluating, log.after_evaluating)
 
     around(schedules, "forward_step", megatron.before_forward, megatron.after_forward)
-    hooks.around(schedules, "backward_step", log.inside, megatron.before_backward, megatron.after_compute)
+    hooks.around(schedules, "backward_step", log.inside, megatron.before_backward, log.end)
     for owner in (p2p, getattr(p2p, "P2PCommunicator", None)):
         if owner is None:
             continue
@@ -76,7 +76,7 @@ def hook_megatron(hooks: Hooks, log: Log, state: ParallelState, steps: Steps) ->
         hooks.around(owner, "_communicate", log.inside, megatron.before_communication, megatron.after_communication)
     # Not `finalize_model_grads`, which calls it: that is a function which scripts import by name.
     replica = importlib.import_module("megatron.core.distributed").DistributedDataParallel
-    hooks.around(replica, "finish_grad_sync", log.inside, megatron.before_reduction, megatron.after_reduction)
+    hooks.around(replica, "finish_grad_sync", log.inside, megatron.before_reduction, log.end_reduction)
     _hook_optimizers(hooks, log, steps)
 
 
@@ -162,10 +162,6 @@ class _Megatron:
             return self.log.begin(Op.BACKWARD, -1, -1)  # then its place in the order must tell
         return self._begin(Op.BACKWARD, *known[0])
 
-    def after_compute(self, compute: Compute | None, _result: Any) -> None:
-        if compute is not None:
-            self.log.end(compute)
-
     def before_call(self, *_args: Any, **_kwargs: Any) -> Transfer | None:
         """Take together what one call of a schedule communicates, be it in several parts."""
         if not self._enter() or self.batch is not None:
@@ -212,11 +208,6 @@ class _Megatron:
         if not self._enter():
             return None
         return self.log.begin_one()  # the collectives within
-
-    def after_reduction(self, start: Mark | None, _result: Any) -> None:
-        if start is None or self.log.step is None:
-            return
-        self.log.note_reduction(start, self.log.end_one())
 
 
 def _tensors(found: Any) -> list[Any]:

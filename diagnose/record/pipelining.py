@@ -46,12 +46,12 @@ def hook_pipelining(hooks: Hooks, log: Log, state: ParallelState, reductions: Re
         "_maybe_compute_loss",
         log.inside,
         pipeline.before_loss,
-        pipeline.after_loss,
+        log.end,
     )
-    hooks.around(base, "forward_one_chunk", log.inside, pipeline.before_forward, pipeline.after_compute)
+    hooks.around(base, "forward_one_chunk", log.inside, pipeline.before_forward, log.end)
     hooks.around(base, "backward_one_chunk", log.inside, pipeline.before_backward, pipeline.after_backward)
-    hooks.around(base, "backward_weight_one_chunk", log.inside, pipeline.before_weight, pipeline.after_compute)
-    hooks.around(base, "perform_reduce_grad", log.inside, pipeline.before_reduce, pipeline.after_reduce)
+    hooks.around(base, "backward_weight_one_chunk", log.inside, pipeline.before_weight, log.end)
+    hooks.around(base, "perform_reduce_grad", log.inside, pipeline.before_reduce, log.end_reduction)
     # Stages that were traced or made by hand share the base's functions; a subclass with its own is hooked by itself.
     for owner in (base, stage.PipelineStage):
         for name, op in LISTED.items():
@@ -113,10 +113,6 @@ class _Pipelining:
     def before_weight(self, stage: Any, bwd_chunk_id: int, *_args: Any, **_kwargs: Any) -> Compute | None:
         return self.log.begin(Op.WEIGHT, self.first + bwd_chunk_id, stage.stage_index) if self._is_ours() else None
 
-    def after_compute(self, compute: Compute | None, _result: Any) -> None:
-        if compute is not None:
-            self.log.end(compute)
-
     def after_backward(self, compute: Compute | None, _result: Any) -> None:
         if compute is not None:
             self.log.end(compute)
@@ -133,17 +129,11 @@ class _Pipelining:
         self.log.current = forward
         return forward
 
-    after_loss = after_compute
-
     def before_reduce(self, stage: Any, *_args: Any, **_kwargs: Any) -> Any:
         """Sharded stages reduce their gradients after the last backward."""
         if not (self._is_ours() and self.reductions.is_sharded(stage.submod)):
             return None
         return self.log.begin_one()
-
-    def after_reduce(self, start: Any, _result: Any) -> None:
-        if start is not None:
-            self.log.note_reduction(start, self.log.end_one())
 
     def before_listing(self, op: Op) -> Any:
         def before(stage: Any, chunk_id: int, *_args: Any, **_kwargs: Any) -> tuple[Op, int, int]:
