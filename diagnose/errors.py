@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Sequence
 
 #: What says that there is no room, or that a disk fails: another name would not help.
 _FAILING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
@@ -81,6 +82,16 @@ def explain_unwritten(what: str, error: OSError | ValueError) -> DiagnoseError:
 def shorten(error: BaseException) -> str:
     """Give what an exception of somebody else's code says, as the part of a line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def name_some(names: Sequence[str], most: int) -> str:
+    """Name the first few, and count the others.
+
+    >>> name_some(["a", "b", "c", "d"], 2), name_some(["a"], 2)
+    ('a, b and 2 more', 'a')
+    """
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
 
 
 def asked_to_end(error: BaseException) -> BaseException | None:

@@ -16,7 +16,7 @@ from diagnose.cli.drawings import check_folder_of
 from diagnose.cli.options import quiet_option
 from diagnose.cli.output import count, is_terminal, print_message, write_bytes
 from diagnose.cli.progress import StageDisplay
-from diagnose.errors import DiagnoseError, UsageError, explain_unwritten
+from diagnose.errors import DiagnoseError, UsageError, explain_unwritten, name_some
 from diagnose.files import appearing
 
 if TYPE_CHECKING:
@@ -155,5 +155,4 @@ def _describe(output: str, n_bytes: int, made: "Bundle") -> None:
     for each in made.left_out:
         reasons.setdefault(each.reason, []).append(each.path)
     for reason, paths in reasons.items():
-        more = f" and {len(paths) - _NAMED} more" if len(paths) > _NAMED else ""
-        print_message("note", f"left out {', '.join(paths[:_NAMED])}{more}: {reason}")
+        print_message("note", f"left out {name_some(paths, _NAMED)}: {reason}")

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, get_args
 
 import msgspec
 
-from diagnose.errors import TraceError, UsageError
+from diagnose.errors import TraceError, UsageError, name_some
 from diagnose.model.cause import Cause, Pattern, Severity, Source
 from diagnose.model.comparison import Seen, Shape, Side
 from diagnose.model.diagnosis_document import SCHEMA, SCHEMAS, DiagnosisDocument, JobFacts, VerdictName
@@ -90,8 +90,7 @@ def choose(found: Sequence[dict[str, Any]], name: str, job: str | None) -> dict[
     wanted = [entry for entry, job_id in zip(found, ids, strict=True) if job is None or job_id == job]
     if len(wanted) == 1:
         return wanted[0]
-    named = ", ".join(repr(job_id) for job_id in ids[:_MAX_NAMED])
-    named += f" and {len(ids) - _MAX_NAMED} more" if len(ids) > _MAX_NAMED else ""
+    named = name_some([repr(job_id) for job_id in ids], _MAX_NAMED)
     if not wanted:
         raise UsageError(f"{name}: there is no diagnosis of job {job!r}; it has {named}")
     if job is None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from diagnose.errors import name_some
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import host_of, labels_of, mask_workers, name_workers, read_worker
 from diagnose.model.analysis import Analysis
@@ -68,9 +69,8 @@ def _describe(trace: Trace, where: Where, what: str) -> str:
         slow = "both" if len(where.links) == 2 else f"all {len(where.links)}"
         named.append(f"{_name_switch(*sides)}, as {slow} links between them are slow")
     elif where.links:
-        pairs = [f"{name_workers([a])} and {name_workers([b])}" for a, b in (link.ends for link in where.links[:3])]
-        more = f" and {len(where.links) - 3} more" if len(where.links) > 3 else ""
-        named.append(f"the link{'s' if len(pairs) > 1 else ''} between {', '.join(pairs)}{more}")
+        pairs = [f"{name_workers([a])} and {name_workers([b])}" for a, b in (link.ends for link in where.links)]
+        named.append(f"the link{'s' if len(pairs) > 1 else ''} between {name_some(pairs, 3)}")
     if where.stages:
         stages = f"stage {where.stages[0]}" if len(where.stages) == 1 else f"stages {', '.join(map(str, where.stages))}"
         groups = "group" if len(where.stages) == 1 else "groups"

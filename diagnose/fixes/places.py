@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from diagnose.errors import UsageError
+from diagnose.errors import UsageError, name_some
 from diagnose.model.place import Worker
 from diagnose.model.trace import Bools, Ints, Trace
 
@@ -47,8 +47,7 @@ def name_workers(workers: Iterable[Worker | tuple[int, int]]) -> str:
     'dp 0 stage 3, dp 1 stage 3'
     """
     pairs = [(w.dp, w.pp) if isinstance(w, Worker) else w for w in workers]
-    named = ", ".join(f"dp {dp} stage {stage}" for dp, stage in pairs[:3])
-    return f"{named} and {len(pairs) - 3} more" if len(pairs) > 3 else named
+    return name_some([f"dp {dp} stage {stage}" for dp, stage in pairs], 3)
 
 
 def read_worker(settings: Mapping[str, str], trace: Trace, fix: str) -> list[tuple[int, int]]:

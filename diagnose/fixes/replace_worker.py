@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from diagnose.errors import UsageError
+from diagnose.errors import UsageError, name_some
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import (
     host_of,
@@ -72,7 +72,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     if hosts and not drained:
         summary += f"; first look on {', '.join(hosts[:3])}, where the whole job runs"
     elif drained:
-        summary += f"; drain {', '.join(hosts[:3])}" + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+        summary += f"; drain {name_some(hosts, 3)}"
     risks = [f"the host also runs {good} good workers, which go with it"] if good else []
     resolved = {"restart_s": f"{restart_s:g}"}
     if chosen.sum() == 1:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from diagnose._version import __version__
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, name_some
 from diagnose.machines.blame import ALONE, SURE, Blame, Suspect, blame
 from diagnose.machines.deviate import list_deviations, list_standing
 from diagnose.machines.events import list_events
@@ -295,18 +295,13 @@ def _remark(grid: Grid, found: Blame, course: Course, slowing: Slowing | None) -
 def _describe_unlike(unlike: Mapping[str, str]) -> Iterable[str]:
     """Say which machines cannot be compared, and why."""
     for why in dict.fromkeys(unlike.values()):
-        yield f"{_name([host for host in unlike if unlike[host] == why])}: {why}"
-
-
-def _name(hosts: Sequence[str]) -> str:
-    """Name some machines, and how many more there are."""
-    more = len(hosts) - MOST_NAMED
-    return ", ".join(hosts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        yield f"{name_some([host for host in unlike if unlike[host] == why], MOST_NAMED)}: {why}"
 
 
 def _describe_strangers(strangers: Sequence[str]) -> str:
     """Say which machines are not compared, and why."""
-    return f"{_name(strangers)} do not work and rest together with the others, as machines of one job do: give those of one job"
+    named = name_some(strangers, MOST_NAMED)
+    return f"{named} do not work and rest together with the others, as machines of one job do: give those of one job"
 
 
 def _warn(grid: Grid, telemetry: Telemetry, left_out: Sequence[str]) -> Sequence[str]:

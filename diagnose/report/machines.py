@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from diagnose.errors import name_some
 from diagnose.model.machines import FaultyMachine, MachinesDocument
 from diagnose.model.plain import to_json
 from diagnose.report import words
@@ -37,9 +38,8 @@ def describe_machines(found: MachinesDocument) -> str:
         return f"sound: none of {found.n_machines} machines stands out"
     if found.verdict == "cannot-tell":
         return f"cannot tell: {prose(found.reason or '')}"
-    listed = ", ".join(name(machine.host) for machine in found.machines[:_NAMED])
-    more = len(found.machines) - _NAMED
-    return f"faulty: {listed}{f' and {more} more' if more > 0 else ''}, of {found.n_machines} machines"
+    listed = name_some([name(machine.host) for machine in found.machines], _NAMED)
+    return f"faulty: {listed}, of {found.n_machines} machines"
 
 
 def _sections(found: MachinesDocument) -> Iterator[tuple[str, RenderableType]]:
@@ -49,9 +49,7 @@ def _sections(found: MachinesDocument) -> Iterator[tuple[str, RenderableType]]:
     for machine in found.machines:
         yield f"{name(machine.host)}: {prose(machine.title)}", _draw_machine(machine)
     if found.affected:
-        listed = ", ".join(name(host) for host in found.affected[:_NAMED])
-        more = len(found.affected) - _NAMED
-        yield "Affected, not at fault", Text(f"{listed}{f' and {more} more' if more > 0 else ''}")
+        yield "Affected, not at fault", Text(name_some([name(host) for host in found.affected], _NAMED))
     if found.remarks:
         yield "Stands out, and is no reason to blame a machine", draw_bullets([prose(one) for one in found.remarks])
     if found.warnings:

@@ -6,6 +6,7 @@ Enters: nothing. Leaves: the formats, the one that wins where two tell as many s
 import functools
 import importlib
 
+from diagnose.errors import name_some
 from diagnose.trace.logs.log_format import FileFormat, LogFormat
 
 #: Modules of `formats/`; each has a constant `FORMAT`, or `FORMATS` where one module reads several.
@@ -36,4 +37,4 @@ def list_formats() -> tuple[LogFormat | FileFormat, ...]:
 def name_formats() -> str:
     """Name some of the writers of logs that are read, for an error."""
     names = list(dict.fromkeys(found.title for found in list_formats()))
-    return f"{', '.join(names[:4])} and {len(names) - 4} more"
+    return name_some(names, 4)

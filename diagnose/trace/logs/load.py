@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, name_some
 from diagnose.model.trace import Ints
 from diagnose.trace.input_files import InputFiles, is_trace, list_input_files, name_in
 from diagnose.trace.logs.builder import LogBuilder
@@ -177,9 +177,9 @@ def _list_binary(inputs: InputFiles, name: str) -> list[Path]:
     found = [file for file in inputs.files if is_binary_log(inputs.head(file))]
     folders = sorted({file.parent.relative_to(inputs.path).as_posix() for file in found})
     if len(folders) > 1:
-        some = ", ".join(folders[:4]) + (f" and {len(folders) - 4} more" if len(folders) > 4 else "")
         raise TraceError(
-            f"has events of several runs, or writers, in {some}; expected those of one: name its folder", where=name
+            f"has events of several runs, or writers, in {name_some(folders, 4)}; expected those of one: name its folder",
+            where=name,
         )
     return found
 

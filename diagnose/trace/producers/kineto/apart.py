@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, name_some
 from diagnose.trace.producers.kineto.rank import Rank
 
 #: Ranks work on a step at the same time. Clocks of hosts differ by less: Kerberos refuses those that are five minutes apart.
@@ -83,5 +83,4 @@ def _began_us(part: Rank, step: int) -> float:
 
 def list_names(names: Sequence[str]) -> str:
     """Name some files."""
-    shown = ", ".join(name.rpartition("/")[2] for name in names[:MAX_NAMED])
-    return shown + (f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else "")
+    return name_some([name.rpartition("/")[2] for name in names], MAX_NAMED)
