@@ -76,12 +76,9 @@ def write_fixtures(folder: Path) -> Iterator[Path]:
         path = folder / f"{name}.parquet"
         if not (path.exists() and name_truth(path).exists()):
             causes = [] if name == HEALTHY else [name]
-            write_job(
-                make_job(
-                    _spec_of(name, fixture), causes, strength=fixture.strength, onset=fixture.onset, kind=fixture.kind
-                ),
-                path,
-            )
+            spec = dataclasses.replace(SMALL, seed=fixture.seed, job_id=name, **fixture.changes)
+            job = make_job(spec, causes, strength=fixture.strength, onset=fixture.onset, kind=fixture.kind)
+            write_job(job, path)
             yield path
     page, text = folder / "README.md", write_readme(folder)
     if not page.exists() or page.read_text(encoding="utf-8") != text:
@@ -101,10 +98,6 @@ def write_readme(folder: Path) -> str:
 def _list_fixtures(files: Mapping[str, CauseFile]) -> dict[str, Fixture]:
     """List all fixtures by name, the healthy job first."""
     return {HEALTHY: _NO_FAULT} | {cause: file.fixture for cause, file in files.items()}
-
-
-def _spec_of(name: str, fixture: Fixture) -> JobSpec:
-    return dataclasses.replace(SMALL, seed=fixture.seed, job_id=name, **fixture.changes)
 
 
 def _recoverable(folder: Path, name: str) -> str:

@@ -5,7 +5,6 @@ fault adds time: mended, transfers take what they take by themselves.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -209,18 +208,14 @@ def list_transfers(
         op = programme.tasks[meeting.members[0]].op
         if scope in ("link", "switch"):
             ops = {programme.tasks[member].op for member in meeting.members}
-            goes = ops & send[direction] if not spec.is_v else direction in ("both", _way(ends, stage))
+            way = "forward" if ends[0] == stage else "backward"  # sender first
+            goes = ops & send[direction] if not spec.is_v else direction in ("both", way)
             found += [meeting.members[0]] if op in P2P and set(ends) == link and goes else []
         elif scope == "collectives":
             found += [member for member in meeting.members if op in DP_COLLECTIVES]
         elif scope == "card" or op in DP_COLLECTIVES:
             found += [member for member, end in zip(meeting.members, ends, strict=True) if end == stage]
     return np.array(sorted(found), dtype=np.int64)
-
-
-def _way(ends: Sequence[int], stage: int) -> Direction:
-    """Say which way a transfer of a link goes, sender first: away from its stage, or to it."""
-    return "forward" if ends[0] == stage else "backward"
 
 
 def draw_fault(

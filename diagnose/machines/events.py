@@ -34,7 +34,8 @@ def _list_moves(series: list[Series], moving: list[Series], number: dict[str, in
     """List what moved in metrics that stand still on sound machines."""
     metric = series[0].metric
     if metric.kind == "counter":
-        growth = np.array([_growth(one) for one in series])
+        # What a counter lost when it was started again does not count.
+        growth = np.array([np.maximum(np.diff(one.values), 0.0).sum() for one in series])
         usual = float(np.quantile(growth, PEERS)) if len(series) > 4 else 0.0
         for one, grown in zip(series, growth.tolist(), strict=True):
             if grown > FASTER * usual and grown > 0:
@@ -56,11 +57,6 @@ def _happened(
     """Say what happened to a device of a machine."""
     devices = (one.device,) if one.device else ()
     return Evidence(number[one.host], one.metric.name, one.device, change, since_s, value, before, devices=devices)
-
-
-def _growth(one: Series) -> float:
-    """Say how far a counter grew; what it lost when it was started again does not count."""
-    return float(np.maximum(np.diff(one.values), 0.0).sum())
 
 
 def _list_silent(grid: Grid, number: dict[str, int]) -> Iterable[Evidence]:

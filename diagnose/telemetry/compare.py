@@ -88,7 +88,7 @@ class Comparison:
         return Curve(
             metric=metric.name,
             words=metric.words,
-            unit=_unit(metric),
+            unit=metric.unit if metric.kind != "counter" else f"{metric.unit}/s",
             host=reading.name,
             device=reading.device,
             times=tuple(np.round((edges[1:] + edges[:-1]) / 2.0, 3).tolist()),
@@ -233,11 +233,6 @@ def _course(one: Series, edges: Seconds) -> Seconds:
         return found
     total = np.bincount(cell, weights=values[inside], minlength=len(edges) - 1)
     return np.asarray(np.where(n > 0, total / np.maximum(n, 1), math.nan))
-
-
-def _unit(metric: Metric) -> str:
-    """Name the unit of a curve."""
-    return metric.unit if metric.kind != "counter" else f"{metric.unit}/s"
 
 
 def _plain(values: Seconds) -> tuple[float | None, ...]:

@@ -6,6 +6,7 @@ Source: HTTP API and exposition formats of prometheus.io.
 """
 
 import contextlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
@@ -50,7 +51,7 @@ def read_answers(content: bytes, into: Gathering, *, metric: str = "", may_be_em
         It is no such answer, or the server's word that it could not answer.
     """
     n_series = 0
-    for result in _read_results(content):
+    for result in itertools.chain.from_iterable(map(_list_results, _list_documents(content))):
         n_series += 1
         pairs = result.values or ([result.value] if result.value is not None else [])
         labels = dict(result.metric)
@@ -63,12 +64,6 @@ def read_answers(content: bytes, into: Gathering, *, metric: str = "", may_be_em
             "ask query_range for metrics that the server has, over the hours of the job"
         )
     into.say_format(JSON_FORMAT)
-
-
-def _read_results(content: bytes) -> Iterator[_Result]:
-    """Read the series of all answers of a file, one after the other."""
-    for answer in _list_documents(content):
-        yield from _list_results(answer)
 
 
 def _list_documents(content: bytes) -> Iterator[bytes | msgspec.Raw]:

@@ -108,7 +108,8 @@ class LinkFinder:
             first = np.flatnonzero(begins_run(key))
             hub = np.repeat(rows[first], np.diff(np.r_[first, len(rows)]))
             found.append(_Ends(self.clock[hub], self.clock[rows], self.group[rows], self.end_s[rows] - self.end_s[hub]))
-        return _one_way(found, self.n_groups, "collectives")
+        # What ends together; the rest says how unsure that is.
+        return [_middle(clocks, *ends, self.n_groups, "collectives") for clocks, ends in _by_clocks(found).items()]
 
     def _bounds(self, *, per_step: bool) -> list[ClockLink]:
         """Bound the offsets by the schedule: no compute begins before that of the same microbatch on the stage before it ended."""
@@ -166,11 +167,6 @@ def _by_clocks(ends: Sequence[_Ends]) -> dict[tuple[int, int], tuple[Ints, Secon
         (int(low[i]), int(high[i])): (group[i:j], ahead_s[i:j])
         for i, j in zip(first.tolist(), [*first[1:].tolist(), len(low)], strict=True)
     }
-
-
-def _one_way(ends: Sequence[_Ends], n_groups: int, how: str) -> list[ClockLink]:
-    """Take the middle of what ends together; the rest says how unsure that is."""
-    return [_middle(clocks, *found, n_groups, how) for clocks, found in _by_clocks(ends).items()]
 
 
 def _both_ways(ends: Sequence[_Ends], n_groups: int, how: str) -> list[ClockLink]:

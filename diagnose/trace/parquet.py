@@ -172,13 +172,9 @@ def strings_in(footer: Any) -> list[str]:
 
     The schema says so: what a footer tells of single columns ends the process where it is damaged (pyarrow 26).
     """
-    names = schema_of(footer).to_arrow_schema().names
+    # Not `footer.schema`, which is a circle and stays until garbage is looked for.
+    names = pq.ParquetSchema(footer).to_arrow_schema().names
     return [name for name in STRINGS if name in names]
-
-
-def schema_of(footer: Any) -> Any:
-    """Give the schema of a footer that does not keep it: its own `schema` is a circle, and stays until garbage is looked for."""
-    return pq.ParquetSchema(footer)
 
 
 def _open(path: Path) -> Any:

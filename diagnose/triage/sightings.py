@@ -98,7 +98,8 @@ def note_runs(connection: sa.Connection, now_s: float) -> list[Sighting]:
 
 def _make_run(row: Any, now_s: float) -> RunRow:
     """Say when a job ran; one whose content is the same keeps its times."""
-    same = (row.location, row.content, row.identity, _job_row(row).family, row.verdict)
+    job = JobRow(**{column.name: getattr(row, column.name) for column in JOBS.c})
+    same = (row.location, row.content, row.identity, job.family, row.verdict)
     if row.old_noted_at is not None and row.old_content == row.content:
         return RunRow(*same, *(getattr(row, f"old_{name}") for name in _MOMENTS))
     began_at, ended_at = _read_moment(row.started_at), _read_moment(row.finished_at)
@@ -107,11 +108,6 @@ def _make_run(row: Any, now_s: float) -> RunRow:
         began_at = ended_at = None
     came_at = row.diagnosed_at if row.came_at is None else row.came_at
     return RunRow(*same, began_at, ended_at, row.diagnosed_at if ended_at is None else ended_at, now_s, came_at)
-
-
-def _job_row(row: Any) -> JobRow:
-    """Take the row of a job out of a wider one."""
-    return JobRow(**{column.name: getattr(row, column.name) for column in JOBS.c})
 
 
 def _read_moment(text: str | None) -> float | None:

@@ -78,7 +78,9 @@ def follow_episodes(
     told_s = window.seen_s + window.took_s
     left = list(found)
     most = _most_lost(window, usual_s)
-    same = {course.episode.name: _take(left, course, most) for course in sorted(before.open, key=_has_no_name)}
+    # What has no name takes what those that have one leave.
+    named_first = sorted(before.open, key=lambda course: course.episode.cause == UNKNOWN)
+    same = {course.episode.name: _take(left, course, most) for course in named_first}
     courses: list[Course] = []
     for course in before.open:
         here = same[course.episode.name]
@@ -100,11 +102,6 @@ def follow_episodes(
         over=(*over, *before.over)[:MOST_OVER],
         suspicions=suspicions,
     )
-
-
-def _has_no_name(course: Course) -> bool:
-    """Say whether nobody knows what an episode is: it takes what those that have a name leave."""
-    return course.episode.cause == UNKNOWN
 
 
 def _take(left: list[Found], course: Course, most: float) -> Found | None:

@@ -101,8 +101,3 @@ def spread(labels: Ints, room: int) -> list[int]:
         n for n in (1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1000, 10**9) if n >= every
     )
     return list(range(0, len(labels), nice))
-
-
-def worker_name(diagnosis: Diagnosis, dp: int, stage: int) -> str:
-    """Name a worker by the labels of the file."""
-    return f"dp {int(diagnosis.dp_labels[dp])}, stage {int(diagnosis.stage_labels[stage])}"

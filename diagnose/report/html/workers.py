@@ -16,7 +16,7 @@ from diagnose.report import words
 from diagnose.report.charts import scale_of
 from diagnose.report.escape import escape
 from diagnose.report.html.draw import N_LEVELS, Sheet
-from diagnose.report.html.picture import SIDE_WIDTH, Culprits, Picture, find_culprits, level_of, spread, worker_name
+from diagnose.report.html.picture import SIDE_WIDTH, Culprits, Picture, find_culprits, level_of, spread
 
 #: Dp ranks in a band; wider jobs have several bands, one below the other.
 _BAND = 128
@@ -106,7 +106,7 @@ def _to_picture(
         sheet.svg(f"Heat map of {by_worker.size:,} workers. {says}"),
         _HEAD,
         [_row(who, value) for who, value in worst],
-        note=_note(by_worker.size, len(worst)),
+        note=f"the {MAX_WORKERS_LISTED} worst of {by_worker.size:,} workers" if by_worker.size > len(worst) else "",
         legend=_legend(*scale_of(by_worker), framed=bool(culprits.workers or culprits.stages)),
     )
 
@@ -132,11 +132,6 @@ def _draw_map(by_worker: Seconds, dp_labels: Ints, stage_labels: Ints, culprits:
     return sheet, grid
 
 
-def _note(n_workers: int, n_listed: int) -> str:
-    """Say what the table leaves out."""
-    return f"the {MAX_WORKERS_LISTED} worst of {n_workers:,} workers" if n_workers > n_listed else ""
-
-
 def _say_worst(who: Worker, slowdown: float) -> str:
     """Name the worst worker, where there is one."""
     is_any = words.ratio(max(slowdown, 1.0)) != words.ratio(1.0)
@@ -147,7 +142,8 @@ def _describe(diagnosis: Diagnosis, worst: Worker, slowdown: float, culprits: Cu
     """Say what to see in the map."""
     says = f"{_SAYS} {_say_worst(worst, slowdown)}"
     if culprits.workers:
-        names = [worker_name(diagnosis, *place) for place in culprits.workers]
+        dps, stages = diagnosis.dp_labels, diagnosis.stage_labels
+        names = [f"dp {int(dps[dp])}, stage {int(stages[stage])}" for dp, stage in culprits.workers]
         says += f" Framed: {'; '.join(words.some_of(names))}, named by a cause."
     return says
 
