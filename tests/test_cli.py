@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FIXTURE = ROOT / "fixtures" / "worker-fault.parquet"
 REPORT_IT = "please report it; set DIAGNOSE_DEBUG=1 for the traceback"
 HEAVY = {"numpy", "pandas", "pyarrow", "rich", "sklearn", "yaml", "scipy", "importlib.metadata"}
+HEAVY |= {"sqlalchemy", "httpx", "apprise", "tenacity"}
 SCHEMA = make_schema("diagnosis")
 
 
@@ -505,10 +506,11 @@ def test_version() -> None:
     assert run("--version").stdout == f"diagnose {diagnose.__version__}\n"
 
 
-def test_light_start() -> None:
+@pytest.mark.parametrize("command", [[], ["triage"], ["tickets"]])
+def test_light_start(command: list[str]) -> None:
     """Asking for help imports nothing heavy."""
     code = (
-        "import json, sys; from diagnose.cli.main import main; main(['--help']); "
+        f"import json, sys; from diagnose.cli.main import main; main([*{command}, '--help']); "
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

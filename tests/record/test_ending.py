@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from diagnose.record.cost import Cost  # noqa: E402
 from diagnose.record.ending import Ending  # noqa: E402
 from diagnose.record.sampling import Sampling  # noqa: E402
 from diagnose.trace.load import load_trace  # noqa: E402
+from tests.ports import free_port  # noqa: E402
 
 JOB = Path(__file__).resolve().parents[1] / "torch_jobs" / "ends.py"
 PATIENCE_S = 120
@@ -63,9 +63,7 @@ def test_a_scheduler_ends_the_job(tmp_path, number):
 
 def test_told_to_end_in_a_collective(tmp_path):
     """A rank that waits in C++ for one that never comes has its file, and ends at once all the same."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     jobs = [start(tmp_path, "--then", "collective", rank=rank, port=port) for rank in (0, 1)]
     try:
         for job in jobs:
@@ -181,9 +179,7 @@ def test_a_hundred_thousand_steps(tmp_path, cost_share, at_least):
 
 def test_ranks_with_uneven_steps(tmp_path):
     """A rank whose data end early has fewer steps than its peers; those that all have are read, and nothing is refused."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     jobs = [start(tmp_path, "--steps", str(steps), rank=rank, port=port) for rank, steps in enumerate((24, 20))]
     assert [job.communicate(timeout=PATIENCE_S) and job.returncode for job in jobs] == [0, 0]
     assert set(range(20)) <= set(load_trace(tmp_path).steps.tolist())

@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ pytest.importorskip("torch", reason="torch is not installed: nothing can be reco
 from diagnose.record import report
 from diagnose.record.parallel_state import ParallelState
 from diagnose.record.write import RecordedRows, is_finished, write_rows
+from tests.ports import free_port
 
 JOB = Path(__file__).resolve().parents[1] / "torch_jobs" / "ends.py"
 PATIENCE_S = 240
@@ -32,9 +32,7 @@ def start(folder, *options, rank=None, port=0):
 
 def test_the_first_rank_reports(tmp_path):
     """Of two ranks the first prints one page with the slow one, and leaves the page and its JSON in the folder."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     jobs = [start(tmp_path / "job-7", "--slow-rank", "1", rank=rank, port=port) for rank in (0, 1)]
     said = [job.communicate(timeout=PATIENCE_S) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0]

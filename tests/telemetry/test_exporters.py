@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.error
@@ -24,6 +23,7 @@ from diagnose.pipeline import diagnose_job
 from diagnose.telemetry.read import read_telemetry
 from tests.clusters.bridge import telemetry_of
 from tests.clusters.prometheus import render_range
+from tests.ports import free_port
 
 EXPORTER, SERVER = shutil.which("prometheus-node-exporter"), shutil.which("prometheus")
 #: Of any Linux machine, whatever disks and ports it has.
@@ -38,12 +38,6 @@ scrape_configs:
 pytestmark = pytest.mark.skipif(
     not (EXPORTER and SERVER), reason="needs prometheus-node-exporter and prometheus (Debian packages of these names)"
 )
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return listening.getsockname()[1]
 
 
 def _get(url: str) -> bytes:
@@ -71,7 +65,7 @@ def _wait(what: Callable[[], bool], *, at_most_s: float = 60.0) -> None:
 def scraped(tmp_path_factory):
     """Start both, and give their addresses once the server has five scrapes."""
     folder = tmp_path_factory.mktemp("prometheus")
-    exporter_port, server_port = _free_port(), _free_port()
+    exporter_port, server_port = free_port(), free_port()
     (folder / "prometheus.yml").write_text(CONFIG.format(port=exporter_port))
     started = []
     try:
@@ -167,7 +161,7 @@ def test_who_is_no_server_is_told(scraped):
     exporter, server = scraped
     with pytest.raises(ServiceError, match=r"not as Prometheus does|answers 404"):
         read_telemetry(exporter)
-    silent = f"http://me:secret@127.0.0.1:{_free_port()}"
+    silent = f"http://me:secret@127.0.0.1:{free_port()}"
     with pytest.raises(ServiceError, match="does not answer") as error:
         read_telemetry(silent)
     assert "secret" not in str(error.value)
@@ -200,7 +194,7 @@ def test_a_server_with_the_counters_of_a_job(tmp_path):
         capture_output=True,
     )
     (tmp_path / "prometheus.yml").write_text("{}")
-    port = _free_port()
+    port = free_port()
     command = [
         SERVER,
         f"--config.file={tmp_path}/prometheus.yml",

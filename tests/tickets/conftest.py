@@ -9,7 +9,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import socketserver
 import subprocess
 import threading
@@ -32,6 +31,7 @@ from diagnose.triage import schema
 from diagnose.triage.database import plain_row, plain_text
 from diagnose.triage.rows import CauseRow, JobRow
 from diagnose.triage.store import Store
+from tests.ports import free_port
 from tests.triage.conftest import environment, fresh_database, postgres_server, start, store_url
 
 __all__ = ["environment", "fresh_database", "postgres_server", "start", "store_url"]
@@ -285,13 +285,6 @@ def seeded_failures(share: float) -> Callable[[int], int]:
     """Give what answers a part of all posts with a failure of one kind or another."""
     random_ = random.Random(85)
     return lambda _n: random_.choice((500, 502, 503, 429)) if random_.random() < share else 204
-
-
-def free_port() -> int:
-    """Find a port that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.fixture

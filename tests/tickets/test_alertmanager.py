@@ -6,8 +6,9 @@ import pytest
 
 from diagnose.model.ticket import Ack
 from diagnose.triage.acks import write_ack
+from tests.ports import free_port
 
-from .conftest import Shelf, ask, cause_of, free_port
+from .conftest import Shelf, ask, cause_of
 
 
 def send(shelf: Shelf, url: str, **request) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from diagnose.errors import UsageError
 from diagnose.tickets.apprise import AppriseService
+from tests.ports import free_port
 
-from .conftest import Shelf, cause_of, free_port
+from .conftest import Shelf, cause_of
 
 pytestmark = pytest.mark.usefixtures("loaded_apprise")
 

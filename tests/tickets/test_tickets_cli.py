@@ -11,8 +11,9 @@ import pytest
 
 from diagnose.cli.main import main
 from diagnose.triage.store import Store
+from tests.ports import free_port
 
-from .conftest import SECRET, Receiver, Shelf, cause_of, environment, free_port
+from .conftest import SECRET, Receiver, Shelf, cause_of, environment
 
 pytestmark = pytest.mark.usefixtures("loaded_apprise")
 
@@ -222,11 +223,3 @@ def test_a_night_end_to_end(tmp_path: Path) -> None:
     assert run("tickets") == ""
     with Store(store) as opened:
         assert opened.info().n_runs == 0
-
-
-def test_nothing_heavy_is_imported_for_help() -> None:
-    """`diagnose tickets --help` answers before SQLAlchemy, numpy and httpx are there."""
-    code = "import sys; from diagnose.cli.main import main; main(['tickets', '--help']);"
-    code += "print({'sqlalchemy', 'numpy', 'httpx', 'apprise', 'tenacity'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("set()\n")

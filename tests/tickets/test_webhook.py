@@ -13,8 +13,9 @@ from diagnose.report.schemas import make_schema
 from diagnose.tickets import deliver
 from diagnose.tickets.webhook import read_key
 from diagnose.triage.store import Store
+from tests.ports import free_port
 
-from .conftest import SECRET, Receiver, Shelf, cause_of, free_port, kill, seeded_failures, start
+from .conftest import SECRET, Receiver, Shelf, cause_of, kill, seeded_failures, start
 
 SCHEMA = make_schema("ticket")
 N_FINDINGS = 30

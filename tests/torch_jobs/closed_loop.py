@@ -9,7 +9,6 @@ of its own. `sequences`: few documents are long. Leaves `rank-*.parquet` in OUT.
 
 import argparse
 import gc
-import socket
 import sys
 import time
 from pathlib import Path
@@ -17,8 +16,7 @@ from typing import get_args
 
 import numpy as np
 import torch
-import torch.distributed as dist
-import torch.multiprocessing
+from ranks import joined, start_ranks
 from torch import nn
 
 from diagnose.packing import Cost, PackedBatchSampler
@@ -92,28 +90,21 @@ def draw_lengths(n_steps):
 def main(arguments=None):
     """Start one process a rank and wait for all."""
     options = parse(arguments)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.start_processes(run_rank, args=(options, port), nprocs=options.ranks, start_method="fork")
+    start_ranks(run_rank, options.ranks, options, method="fork")
 
 
-def run_rank(rank, options, port):
+def run_rank(rank, port, options):
     """Train on one rank."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=options.ranks)
-    if options.fault == "collections":
-        gc.disable()
-        heap = [[i] for i in range(N_OBJECTS)]
-        gc.enable()
-        train(options, ([0] for _ in range(options.steps * N_MICROBATCHES)), np.array([1]), rank)
-        del heap
-    else:
-        lengths = draw_lengths(options.steps)
-        train(options, deal(options, lengths, rank), lengths, rank)
-    dist.barrier()
-    dist.destroy_process_group()
+    with joined(rank, port, options.ranks):
+        if options.fault == "collections":
+            gc.disable()
+            heap = [[i] for i in range(N_OBJECTS)]
+            gc.enable()
+            train(options, ([0] for _ in range(options.steps * N_MICROBATCHES)), np.array([1]), rank)
+            del heap
+        else:
+            lengths = draw_lengths(options.steps)
+            train(options, deal(options, lengths, rank), lengths, rank)
 
 
 def deal(options, lengths, rank):

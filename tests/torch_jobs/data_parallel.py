@@ -6,16 +6,15 @@ Leaves `rank-*.parquet` in OUT.
 
 import argparse
 import contextlib
-import socket
 import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 import torch.utils.checkpoint
 from pipeline import SLOW, WIDTH, Layers
+from ranks import joined, start_ranks
 from torch import nn
 
 WRAPPERS = ("ddp", "compiled", "fsdp1", "fsdp2", "none")
@@ -51,31 +50,24 @@ def parse(arguments=None):
 def main(arguments=None):
     """Start one process a rank and wait for all."""
     options = parse(arguments)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(run_rank, args=(options, port), nprocs=options.ranks)
+    start_ranks(run_rank, options.ranks, options)
 
 
-def run_rank(rank, options, port):
+def run_rank(rank, port, options):
     """Train on one rank."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=options.ranks)
-    seconds = options.forward_s * (SLOW if rank == options.slow_rank else 1.0)
-    prepare = Layers(N_LAYERS * seconds, lambda: False)
-    layers = [
-        Layers(options.forward_s if options.waits == "input" else seconds, lambda: False) for _ in range(N_LAYERS)
-    ]
-    if options.waits == "checkpoints":
-        layers = [Checkpoint(layer) for layer in layers]
-    elif options.waits == "layers":
-        layers = [nn.Sequential(layer, Waits()) for layer in layers]
-    elif options.waits == "buffers":
-        layers.append(nn.BatchNorm1d(WIDTH))
-    train(options, wrap(nn.Sequential(*layers), options.wrapper), prepare)
-    dist.barrier()
-    dist.destroy_process_group()
+    with joined(rank, port, options.ranks):
+        seconds = options.forward_s * (SLOW if rank == options.slow_rank else 1.0)
+        prepare = Layers(N_LAYERS * seconds, lambda: False)
+        layers = [
+            Layers(options.forward_s if options.waits == "input" else seconds, lambda: False) for _ in range(N_LAYERS)
+        ]
+        if options.waits == "checkpoints":
+            layers = [Checkpoint(layer) for layer in layers]
+        elif options.waits == "layers":
+            layers = [nn.Sequential(layer, Waits()) for layer in layers]
+        elif options.waits == "buffers":
+            layers.append(nn.BatchNorm1d(WIDTH))
+        train(options, wrap(nn.Sequential(*layers), options.wrapper), prepare)
 
 
 class Checkpoint(nn.Module):

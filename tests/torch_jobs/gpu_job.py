@@ -16,14 +16,13 @@ import os
 import pickle
 import random
 import shutil
-import socket
 import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from ranks import start_ranks
 from torch import nn
 
 #: What a job may say. `slow`: [rank, factor, first step]; `loader`: [rank or -1, seconds], read in the training's process where
@@ -123,13 +122,10 @@ def main():
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.start_processes(run_rank, args=(options, port), nprocs=options.ranks, start_method="fork")
+    start_ranks(run_rank, options.ranks, options, method="fork")
 
 
-def run_rank(rank, options, port):
+def run_rank(rank, port, options):
     """Run all jobs on one rank."""
     os.environ |= {"NCCL_HOSTID": f"host{rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
     os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")

@@ -10,16 +10,15 @@ the recorder.
 
 import argparse
 import json
-import socket
 import sys
 import warnings
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from links import make_posts, slow_down
 from pipeline import FORWARD_S, WIDTH, Layers
+from ranks import joined, start_ranks
 
 from tests.record.megatron_on_cpu import stand_in_for_cuda
 
@@ -60,33 +59,25 @@ def main(arguments=None):
 
     for fault in options.faults:
         (options.out / fault).mkdir(parents=True, exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
         job = argparse.Namespace(**vars(options) | {"fault": fault, "out": options.out / fault})
-        arguments = job, port, make_posts()
-        torch.multiprocessing.start_processes(run_rank, args=arguments, nprocs=PP * DP, start_method="fork")
+        start_ranks(run_rank, PP * DP, job, make_posts(), method="fork")
 
 
-def run_rank(rank, options, port, posts):
+def run_rank(rank, port, options, posts):
     """Train on one rank."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
     stand_in_for_cuda()
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=PP * DP)
-    if options.fault == "slow-link":
-        # Data-parallel ranks lie side by side: rank = stage * dp + dp_rank.
-        slow_down(LATE * options.forward_s, (options.place, DP + options.place), posts)
-    from megatron.core import parallel_state
+    with joined(rank, port, PP * DP):
+        if options.fault == "slow-link":
+            # Data-parallel ranks lie side by side: rank = stage * dp + dp_rank.
+            slow_down(LATE * options.forward_s, (options.place, DP + options.place), posts)
+        from megatron.core import parallel_state
 
-    parallel_state.initialize_model_parallel(
-        pipeline_model_parallel_size=PP,
-        virtual_pipeline_model_parallel_size=N_CHUNKS if options.schedule == "interleaved" else None,
-        create_gloo_process_groups=False,
-    )
-    train(rank, options)
-    dist.barrier()
-    dist.destroy_process_group()
+        parallel_state.initialize_model_parallel(
+            pipeline_model_parallel_size=PP,
+            virtual_pipeline_model_parallel_size=N_CHUNKS if options.schedule == "interleaved" else None,
+            create_gloo_process_groups=False,
+        )
+        train(rank, options)
 
 
 def train(rank, options):

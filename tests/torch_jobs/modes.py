@@ -4,13 +4,11 @@ A program: `python tests/torch_jobs/modes.py OUT WRAPPER`. Needs torch. Leaves a
 """
 
 import copy
-import socket
 import sys
 
 import torch
-import torch.distributed as dist
-import torch.multiprocessing
 from data_parallel import wrap
+from ranks import joined, start_ranks
 from torch import nn
 
 N_STEPS, EVERY, N_RANKS, N_MICROBATCHES, N_EVALUATED = 6, 3, 2, 2, 2
@@ -23,10 +21,7 @@ WAYS = ("follow", "named")
 
 def main(out, wrapper):
     """Start one process a rank and wait for all."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(run_rank, args=(port, out, wrapper), nprocs=N_RANKS)
+    start_ranks(run_rank, N_RANKS, out, wrapper)
 
 
 def batches(n):
@@ -36,14 +31,10 @@ def batches(n):
 
 def run_rank(rank, port, out, wrapper):
     """Train in all modes on one rank."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=N_RANKS)
-    for mode in EVALUATE + NEVER:
-        for way in WAYS:
-            train(f"{out}/{mode}/{way}", wrapper, mode, way)
-    dist.barrier()
-    dist.destroy_process_group()
+    with joined(rank, port, N_RANKS):
+        for mode in EVALUATE + NEVER:
+            for way in WAYS:
+                train(f"{out}/{mode}/{way}", wrapper, mode, way)
 
 
 def train(out, wrapper, mode, way):

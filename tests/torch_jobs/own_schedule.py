@@ -3,32 +3,27 @@
 A program: `python tests/torch_jobs/own_schedule.py OUT`. Needs torch. Leaves `rank-*.parquet` in OUT.
 """
 
-import socket
 import sys
 import time
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from ranks import joined, start_ranks
 
 N_MICROBATCHES = 3
 
 
 def main(out):
     """Start both processes and wait for them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(run_rank, args=(out, port), nprocs=2)
+    start_ranks(run_rank, 2, out)
 
 
-def run_rank(rank, out, port):
+def run_rank(rank, port, out):
     """All forwards, then all backwards, which communicate in batches of one."""
     from diagnose.record import Recorder
 
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     x = torch.zeros(4)
-    with Recorder(out, sample=1.0, stage_ranks=[0, 1]) as recorder:
+    with joined(rank, port, 2), Recorder(out, sample=1.0, stage_ranks=[0, 1]) as recorder:
         for _ in range(4):
             with recorder.step():
                 for microbatch in range(N_MICROBATCHES):
@@ -47,8 +42,6 @@ def run_rank(rank, out, port):
                         _together(dist.P2POp(dist.isend, x, 0))
                 with recorder.operation("optimizer"):
                     dist.all_reduce(torch.ones(1))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def _together(*operations):

@@ -10,15 +10,14 @@ import argparse
 import contextlib
 import gc
 import random
-import socket
 import sys
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
 from links import make_posts, slow_down
+from ranks import joined, start_ranks
 from torch import nn
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -145,29 +144,20 @@ def main(arguments=None):
     """Start one process a rank and wait for all."""
     options = parse(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # Forked: to import torch once takes seconds less than in each process.
-    arguments = options, port, make_posts()
-    torch.multiprocessing.start_processes(run_rank, args=arguments, nprocs=options.ranks, start_method="fork")
+    start_ranks(run_rank, options.ranks, options, make_posts(), method="fork")
 
 
-def run_rank(rank, options, port, posts):
+def run_rank(rank, port, options, posts):
     """Train on one rank."""
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=options.ranks)
-    pp = options.ranks // options.dp
-    # Data-parallel ranks lie side by side, as in Megatron-LM: rank = stage * dp + dp_rank.
-    stage_rank, dp_rank = divmod(rank, options.dp)
-    if options.fault == "slow-link":
-        slow_down(LATE * options.forward_s, (options.place * options.dp, (options.place + 1) * options.dp), posts)
-    pipes = [dist.new_group([s * options.dp + d for s in range(pp)]) for d in range(options.dp)]
-    peers = [dist.new_group([s * options.dp + d for d in range(options.dp)]) for s in range(pp)]
-    train(rank, options, stage_rank, dp_rank, pipes[dp_rank], peers[stage_rank])
-    dist.barrier()
-    dist.destroy_process_group()
+    with joined(rank, port, options.ranks):
+        pp = options.ranks // options.dp
+        # Data-parallel ranks lie side by side, as in Megatron-LM: rank = stage * dp + dp_rank.
+        stage_rank, dp_rank = divmod(rank, options.dp)
+        if options.fault == "slow-link":
+            slow_down(LATE * options.forward_s, (options.place * options.dp, (options.place + 1) * options.dp), posts)
+        pipes = [dist.new_group([s * options.dp + d for s in range(pp)]) for d in range(options.dp)]
+        peers = [dist.new_group([s * options.dp + d for d in range(options.dp)]) for s in range(pp)]
+        train(rank, options, stage_rank, dp_rank, pipes[dp_rank], peers[stage_rank])
 
 
 def train(rank, options, stage_rank, dp_rank, pipe, peers):

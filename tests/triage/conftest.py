@@ -4,7 +4,6 @@ import json
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from diagnose.triage.store import Store
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -80,9 +80,7 @@ def postgres_server() -> Iterator[str]:
     )
     if as_user:
         os.chown(folder, as_user["user"], as_user["group"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     data = folder / "data"
 
     def run(*command: str) -> None:

@@ -176,11 +176,3 @@ def test_progress_on_a_terminal(make_folder, tmp_path: Path) -> None:
     assert process.wait(timeout=60) == 0
     os.close(ours)
     assert b"of 12 jobs" in seen and b"a second" in seen and b"left" in seen
-
-
-def test_nothing_heavy_is_imported_for_help() -> None:
-    """`diagnose triage --help` answers before SQLAlchemy and numpy are there."""
-    code = "import sys; from diagnose.cli.main import main; main(['triage', '--help']);"
-    code += "print({'sqlalchemy', 'numpy'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("set()\n")

@@ -5,12 +5,12 @@ Enters: a framework, a fault, an empty folder. Leaves: what the job wrote there.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from tests.ports import free_port
 from tests.record.table.framework import Framework
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,9 +30,7 @@ def launch(name: str, framework: Framework, fault: str, out: Path) -> None:
         With the end of what the first rank that failed said.
     """
     out.mkdir(parents=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     known = {"python": sys.executable, "trace": str(out / "trace")}
     script = ROOT / "tests" / "record" / "table" / "jobs" / f"{name.replace('-', '_')}.py"
     command = [part.format(**known) for part in framework.command]

@@ -8,7 +8,7 @@ from diagnose.errors import TraceError
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.find_log import find_log
-from tests.trace.logs.test_frameworks import read
+from tests.trace.logs.reading import read_content
 
 TITLE = "a console that counts steps and tells their time"
 #: Lines as several programs print them, numbers of steps, seconds of each, and what they are said to be read from.
@@ -125,7 +125,7 @@ def test_records_of_several_lines(name: str, tmp_path: Path) -> None:
     """Numbers and times that stand below each other are of one step."""
     seconds = [2.0 + n / 4 for n in range(6)]
     text = "".join(RECORDS[name].format(n=n + 7, s=s, ms=1e3 * s) for n, s in enumerate(seconds))
-    log = read(tmp_path, text.encode())
+    log = read_content(tmp_path, text.encode())
     assert (log.format, log.iteration.tolist()) == (TITLE, list(range(7, 13)))
     assert log.step_s == pytest.approx(seconds, rel=1e-2)
 
@@ -134,7 +134,7 @@ def test_records_with_a_clock(tmp_path: Path) -> None:
     """A table of Stable-Baselines3 tells what passed since the begin, in whole seconds."""
     table = "---\n| time/ |   |\n|   fps          | {fps} |\n|   iterations   | {n} |\n|   time_elapsed | {s} |\n----\n"
     text = "".join(table.format(n=n, fps=512 // 19, s=19 * n) for n in range(1, 30))
-    log = read(tmp_path, text.encode())
+    log = read_content(tmp_path, text.encode())
     assert log.reads == "seconds since the begin, from line to line"
     assert log.step_s == pytest.approx([19.0] * len(log.step_s))
 
@@ -159,7 +159,7 @@ def test_records_that_tell_no_time_of_a_step(record: str, tmp_path: Path) -> Non
 def test_steps_are_as_the_lines_say(name: str, tmp_path: Path) -> None:
     """The numbers and the times of a few lines, and what they are taken for."""
     lines, numbers, seconds, reads = CASES[name]
-    log = read(tmp_path, ("\n".join(lines) + "\n").encode())
+    log = read_content(tmp_path, ("\n".join(lines) + "\n").encode())
     assert (log.format, log.iteration.tolist(), log.restarts, log.of) == (TITLE, numbers, (), "")
     assert log.step_s == pytest.approx(seconds, rel=1e-2)
     assert log.reads.startswith(reads)
@@ -167,7 +167,7 @@ def test_steps_are_as_the_lines_say(name: str, tmp_path: Path) -> None:
 
 def test_seconds_of_nobody_knows_what_are_no_seconds_of_a_step(tmp_path: Path) -> None:
     """Where lines are 100 steps apart and seconds may be of one or of all of them, times are compared and not told."""
-    log = read(
+    log = read_content(
         tmp_path, "".join(f"(epoch: 3, iters: {n}, time: 0.078) G: 18.2\n" for n in range(100, 900, 100)).encode()
     )
     assert log.of == "one iteration, or 100: the log does not say which"

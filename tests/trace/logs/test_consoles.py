@@ -12,7 +12,7 @@ from diagnose.pipeline import diagnose_job
 from diagnose.report.facts import describe_log
 from diagnose.report.words import why_inconclusive
 from diagnose.trace.logs.formats.consoles import CONSOLES, Console, compile_pattern
-from tests.trace.logs.test_frameworks import read
+from tests.trace.logs.reading import read_content
 
 #: Title, lines, numbers of steps, seconds of each.
 Case = tuple[str, list[str], list[int], list[float]]
@@ -509,7 +509,7 @@ CASES: dict[str, Case] = {
 def test_steps_are_as_the_lines_say(name: str, tmp_path: Path) -> None:
     """The numbers and times of a few lines, and who wrote them."""
     title, lines, numbers, seconds = CASES[name]
-    log = read(tmp_path, ("\n".join(lines) + "\n").encode())
+    log = read_content(tmp_path, ("\n".join(lines) + "\n").encode())
     assert (log.format, log.iteration.tolist(), log.restarts) == (title, numbers, ())
     assert log.step_s == pytest.approx(seconds, rel=1e-3)
 
@@ -517,7 +517,7 @@ def test_steps_are_as_the_lines_say(name: str, tmp_path: Path) -> None:
 def test_a_run_that_is_resumed(tmp_path: Path) -> None:
     """A clock that starts again is a restart, and what lies between is none of a step; so is a counter that falls."""
     told = [(n, n // 2) for n in range(100, 600, 50)] + [(n, n // 2 - 190) for n in range(400, 900, 50)]
-    log = read(tmp_path, "\n".join(f"| epoch 001: num_updates={n}, wall={wall}" for n, wall in told).encode())
+    log = read_content(tmp_path, "\n".join(f"| epoch 001: num_updates={n}, wall={wall}" for n, wall in told).encode())
     assert [(restart.after, restart.resumed_at) for restart in log.restarts] == [(550, 450)]
     assert log.step_s == pytest.approx(0.5)
 
@@ -527,7 +527,7 @@ def test_saves_and_evaluations_have_their_step(tmp_path: Path) -> None:
     lines = [f"| epoch 001: num_updates={n}, wall={n // 2}" for n in range(100, 1000, 100)]
     lines += ["| INFO | valid | epoch 001 | valid on 'valid' subset | loss 4.1 | num_updates 900"]
     lines += ["| INFO | Saved checkpoint c.pt (epoch 1 @ 900 updates, score 4.2) (writing took 12.50 seconds)"]
-    log = read(tmp_path, "\n".join(lines).encode())
+    log = read_content(tmp_path, "\n".join(lines).encode())
     assert [(event.kind, event.iteration) for event in log.events] == [("evaluation", 900), ("save", 900)]
     assert log.events[1].seconds == 12.5
 

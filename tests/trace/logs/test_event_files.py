@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.errors import TraceError
-from diagnose.model.training_log import TrainingLog
-from diagnose.trace.find_log import find_log
-from diagnose.trace.logs.load import load_log
-from tests.trace.producers.recordings import say_nothing
+from tests.trace.logs.reading import read_log
 
 needs_tensorboard = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None,
@@ -38,13 +35,6 @@ def write_events(folder: Path, tags: dict[str, list[float]]) -> Path:
     return next(folder.glob("events.out.tfevents.*"))
 
 
-def read(path: Path, column: str | None = None) -> TrainingLog:
-    """Read a file or a folder as people give it."""
-    inputs = find_log(path, column=column)
-    assert inputs is not None
-    return load_log(inputs, name=path.name, report=say_nothing, column=column)
-
-
 @needs_tensorboard
 def test_a_scalar_of_step_times_is_read_from_a_file_and_its_folder(tmp_path: Path) -> None:
     """Of the tags that Megatron-LM writes, the one of time by step is taken, in seconds."""
@@ -52,12 +42,12 @@ def test_a_scalar_of_step_times_is_read_from_a_file_and_its_folder(tmp_path: Pat
     file = write_events(tmp_path, tags)
 
     for path in (file, tmp_path):
-        log = read(path)
+        log = read_log(path)
 
         assert log.iteration.tolist() == [1, 2, 3, 4, 5]
         assert log.step_s.tolist() == STEPS_S
         assert log.reads.startswith("iteration-time")
-    assert read(file, column="lm loss").step_s.tolist() == [3.0] * 5
+    assert read_log(file, column="lm loss").step_s.tolist() == [3.0] * 5
 
 
 @needs_tensorboard
@@ -65,7 +55,7 @@ def test_without_a_scalar_of_time_the_clock_of_the_curve_is_read(tmp_path: Path)
     """A loss of every step tells when each ended; curves of an evaluation tell nothing of training."""
     file = write_events(tmp_path, {"eval/loss": [2.0] * 5, "train/loss": [3.0] * 5})
 
-    log = read(file)
+    log = read_log(file)
 
     assert log.step_s.tolist() == pytest.approx(STEPS_S[1:])
     assert "Wall time of train/loss" in log.reads
@@ -80,7 +70,7 @@ def test_a_damaged_file_says_so(tmp_path: Path, damage: str) -> None:
     half = len(whole) // 2
     file.write_bytes(whole[:half] if damage == "cut" else whole[:half] + bytes([whole[half] ^ 255]) + whole[half + 1 :])
 
-    log = read(file)
+    log = read_log(file)
 
     assert len(log.iteration) < 5
     assert any("is damaged or cut after" in note for note in log.notes)
@@ -93,7 +83,7 @@ def test_events_of_several_writers_are_not_mixed(tmp_path: Path) -> None:
         write_events(tmp_path / name, {"epoch_loss": [3.0] * 5})
 
     with pytest.raises(TraceError, match="events of several runs, or writers, in train, validation"):
-        read(tmp_path)
+        read_log(tmp_path)
 
 
 @needs_tensorboard
@@ -102,7 +92,7 @@ def test_without_a_scalar_of_training_the_error_names_what_there_is(tmp_path: Pa
     write_events(tmp_path, {"eval/loss": [3.0] * 5})
 
     with pytest.raises(TraceError, match="no scalar of training; its scalars are eval/loss"):
-        read(tmp_path)
+        read_log(tmp_path)
 
 
 def test_without_tensorboard_the_error_says_what_to_install_and_what_to_export(
@@ -114,4 +104,4 @@ def test_without_tensorboard_the_error_says_what_to_install_and_what_to_export(
     (tmp_path / "events.out.tfevents.1790000000.node1.12.0").write_bytes(HEAD)
 
     with pytest.raises(TraceError, match=r"diagnose-training\[tensorboard\].*CSV of a step time"):
-        read(tmp_path)
+        read_log(tmp_path)

@@ -24,6 +24,7 @@ from tests.logs.writers.torchtitan import write_torchtitan
 from tests.logs.writers.torchtune import write_disk_log, write_torchtune
 from tests.logs.writers.verl import write_verl
 from tests.logs.writers.vision import write_imagenet, write_open_clip, write_timm, write_torchvision
+from tests.trace.logs.reading import read_content
 from tests.trace.producers.recordings import say_nothing
 
 
@@ -76,15 +77,6 @@ CASES = {
 }
 
 
-def read(tmp_path: Path, content: bytes, name: str = "job.out") -> TrainingLog:
-    """Write a file and read it."""
-    path = tmp_path / name
-    path.write_bytes(content)
-    inputs = find_log(path)
-    assert inputs is not None
-    return load_log(inputs, name=name, report=say_nothing)
-
-
 def true_means(run: LoggedRun, log: TrainingLog) -> np.ndarray:
     """Give the mean time of the steps that each line stands for."""
     ends = np.cumsum(run.step_s)
@@ -100,7 +92,7 @@ def test_steps_come_back(name: str, interval: int, tmp_path: Path) -> None:
     """Each line is of the format and of the steps that it says, with their time as well as its digits tell it."""
     case = CASES[name]
     run = steady_run(210, 1.3, interval=interval, noise=0.005)
-    log = read(tmp_path, case.write(run))
+    log = read_content(tmp_path, case.write(run))
     assert log.format == case.title
     assert (log.restarts, log.of) == ((), "")
     assert np.all(np.diff(log.iteration) > 0)
@@ -114,7 +106,7 @@ def test_a_slower_level_comes_back(name: str, tmp_path: Path) -> None:
     """Steps that take half as long again from the middle on do so in the log, from there on."""
     run = steady_run(300, 1.3, interval=5)
     slow = np.where(np.arange(300) >= 150, 1.5, 1.0)
-    log = read(tmp_path, CASES[name].write(dataclasses.replace(run, step_s=run.step_s * slow)))
+    log = read_content(tmp_path, CASES[name].write(dataclasses.replace(run, step_s=run.step_s * slow)))
     before, after = (log.iteration > 5) & (log.iteration <= 150), log.iteration > 175
     error = 0.06 if CASES[name].coarse else 0.02
     assert np.median(log.step_s[before]) == pytest.approx(1.3, rel=error)
@@ -129,7 +121,7 @@ def test_a_restart_comes_back(name: str, tmp_path: Path) -> None:
     run = steady_run(300, 1.3, interval=5)
     again = np.r_[run.iteration[:160], run.iteration[100:240]]
     run = dataclasses.replace(run, iteration=again, attempts=(Attempt(at=0), Attempt(at=160, gap_s=90.0)))
-    log = read(tmp_path, CASES[name].write(run))
+    log = read_content(tmp_path, CASES[name].write(run))
     (restart,) = log.restarts
     assert 140 <= restart.after <= 160
     assert 101 <= restart.resumed_at <= 120
@@ -144,7 +136,7 @@ def test_saves_and_evaluations_come_back(name: str, tells: bool, tmp_path: Path)
     )
     run = dataclasses.replace(steady_run(300, 1.3, interval=5), between=between)
     run = dataclasses.replace(run, intervals={"log": 5, "save": 100, "evaluation": 150})
-    log = read(tmp_path, CASES[name].write(run))
+    log = read_content(tmp_path, CASES[name].write(run))
     found = [(event.kind, event.iteration) for event in log.events if event.kind in ("save", "evaluation")]
     assert sorted(found) == [("evaluation", 150), ("save", 100), ("save", 200)]
     assert [event.seconds for event in log.events if event.kind == "evaluation"] == [pytest.approx(7.5, abs=0.01)]
@@ -156,7 +148,7 @@ def test_every_eighth_step_is_told_by_a_bar(tmp_path: Path) -> None:
     """The smoothed rate of tqdm tells each slow step and no other."""
     run = steady_run(240, 0.9)
     slow = np.arange(240) % 8 == 7
-    log = read(tmp_path, write_trainer(dataclasses.replace(run, step_s=run.step_s + 7.0 * slow, interval=20)))
+    log = read_content(tmp_path, write_trainer(dataclasses.replace(run, step_s=run.step_s + 7.0 * slow, interval=20)))
     assert log.iteration[log.step_s > 4].tolist() == run.iteration[slow].tolist()
     assert log.step_s[log.step_s > 4] == pytest.approx(7.9, rel=0.02)
 
@@ -166,7 +158,7 @@ def test_slow_batches_that_are_never_printed(tmp_path: Path) -> None:
     run = steady_run(400, 1.3, interval=8)
     slow = np.where(np.arange(400) % 8 == 7, 8.0, 0.0)
     run = dataclasses.replace(run, step_s=run.step_s + slow, parts={"data": 0.01 + slow})
-    log = read(tmp_path, write_imagenet(run))
+    log = read_content(tmp_path, write_imagenet(run))
     assert log.is_mean
     assert np.median(log.step_s[1:]) == pytest.approx(2.3, rel=0.02)
     assert np.nanmedian(log.parts["data"][1:]) == pytest.approx(1.01, rel=0.05)
@@ -177,7 +169,7 @@ def test_means_that_overlap_are_taken_apart(interval: int, tmp_path: Path) -> No
     """One slow batch of a MetricLogger, which means the last twenty, is slow in its own line alone, across epochs too."""
     run = steady_run(400, 1.3, interval=interval, noise=0.002)
     slow = np.where(np.arange(400) == 247, 13.0, 0.0)
-    log = read(tmp_path, write_torchvision(dataclasses.replace(run, step_s=run.step_s + slow), epoch=150))
+    log = read_content(tmp_path, write_torchvision(dataclasses.replace(run, step_s=run.step_s + slow), epoch=150))
     is_slow = log.step_s > 1.5
     if interval < 50:  # else the batches between two windows are not in the log
         (at,) = np.flatnonzero(is_slow).tolist()
@@ -197,7 +189,7 @@ def test_the_pace_alone(tmp_path: Path) -> None:
     run = steady_run(100, 1.3, interval=5)
     pace_s = 1e6 * run.world_size * 1.3 / run.tokens[0]
     for content in (write_disk_log(run), write_torchtitan(run, old=True, stamped=False, config="")):
-        log = read(tmp_path, content)
+        log = read_content(tmp_path, content)
         assert log.of == "1,000,000 tokens of a GPU"
         assert np.median(log.step_s) == pytest.approx(pace_s, rel=0.01)
 
@@ -212,7 +204,7 @@ def test_torchtitan_tells_its_arguments(tmp_path: Path) -> None:
         pp_size=4,
     )
     for config in ("json", "lines"):
-        log = read(tmp_path, write_torchtitan(run, config=config))
+        log = read_content(tmp_path, write_torchtitan(run, config=config))
         assert log.intervals == run.intervals
         assert log.sizes == {"world_size": 16, "pp_size": 4, "tp_size": 2, "cp_size": 1}
         assert log.total == run.total
@@ -246,7 +238,7 @@ def test_scores_of_ranks_are_read_in_any_log(tmp_path: Path) -> None:
     scores[5], scores[9] = 0.52, 1.0
     lines = write_torchtitan(steady_run(60, 1.3, interval=5)).splitlines(keepends=True)
     content = b"".join(line + (write_nvrx(scores) if n % 5 == 4 else b"") for n, line in enumerate(lines))
-    extremes = read(tmp_path, content).extremes["Score"]
+    extremes = read_content(tmp_path, content).extremes["Score"]
     assert set(extremes.low_rank.tolist()) == {5}
     assert set(extremes.high_rank.tolist()) == {9}
     assert (extremes.low[0], extremes.high[0]) == (0.52, 1.0)
@@ -274,7 +266,7 @@ def test_the_first_line_of_open_clip_is_kept(tmp_path: Path) -> None:
     told = [
         line.format(n, 12_800 * (n + 1), data_s, step_s) for n, (data_s, step_s) in enumerate([(5.0, 6.0), (0.1, 1.0)])
     ]
-    log = read(tmp_path, "\n".join(told).encode())
+    log = read_content(tmp_path, "\n".join(told).encode())
     assert (log.iteration.tolist(), log.step_s.tolist()) == ([60, 120], [6.0, 1.0])
     assert log.parts["data"].tolist() == [5.0, 0.1]
 
@@ -298,7 +290,7 @@ def test_validation_in_the_bar_of_an_epoch(is_old: bool, tmp_path: Path) -> None
                 f"Epoch {epoch}: 50%|██| {n + i}/{total} [{_clock(2 * n + 9 * i)}<0:10:00,  2.00s/it, loss=1.2, v_num=0]"
                 for i in range(1, n_validated + 1)
             ]
-    log = read(tmp_path, "\r".join(lines).encode())
+    log = read_content(tmp_path, "\r".join(lines).encode())
     assert (log.format, log.intervals["epoch"], log.restarts) == ("Lightning", n, ())
     assert log.iteration[-1] == 3 * n
     assert np.allclose(log.step_s, 2.0, rtol=0.02)

@@ -10,9 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from diagnose.model.training_log import TrainingLog
-from diagnose.trace.find_log import find_log
-from diagnose.trace.logs.load import load_log
 from tests.logs.runs import Attempt, Between, LoggedRun, steady_run
 from tests.logs.writers.deepspeed import write_deepspeed
 from tests.logs.writers.maxtext import write_maxtext
@@ -21,7 +18,7 @@ from tests.logs.writers.moments import windows
 from tests.logs.writers.nanogpt import write_build_nanogpt, write_llm_c, write_modded_nanogpt, write_nanogpt
 from tests.logs.writers.nemo import write_nemo
 from tests.logs.writers.olmo import write_olmo
-from tests.trace.producers.recordings import say_nothing
+from tests.trace.logs.reading import read_content
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,15 +111,6 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def read(tmp_path: Path, content: bytes) -> TrainingLog:
-    """Write a file and read it."""
-    path = tmp_path / "job.out"
-    path.write_bytes(content)
-    inputs = find_log(path)
-    assert inputs is not None
-    return load_log(inputs, name="job.out", report=say_nothing)
-
-
 def expect(run: LoggedRun, case: Case) -> tuple[list[int], list[float]]:
     """Give iterations and step times as the format tells them."""
     if case.line == "every":
@@ -144,7 +132,7 @@ def test_steps_come_back(name: str, interval: int, tmp_path: Path) -> None:
     """Iterations are those of the run, and step times within the last digit."""
     case = CASES[name]
     run = steady_run(400, 0.5, interval=interval)
-    log = read(tmp_path, case.write(run))
+    log = read_content(tmp_path, case.write(run))
     numbers, seconds = expect(run, case)
     first = numbers.index(int(log.iteration[0]))  # a time from line to line begins with the second
     assert first <= 1
@@ -164,7 +152,7 @@ def test_whatever_stands_around(name: str, wrapper: str, tmp_path: Path) -> None
     """Launchers, collectors, progress bars, other ends of lines and other encodings change nothing."""
     case = CASES[name]
     content = case.write(steady_run(60, 0.5))
-    plain, wrapped = read(tmp_path, content), read(tmp_path, WRAPPERS[wrapper](content))
+    plain, wrapped = read_content(tmp_path, content), read_content(tmp_path, WRAPPERS[wrapper](content))
     assert wrapped.iteration.tolist() == plain.iteration.tolist()
     assert wrapped.step_s.tolist() == plain.step_s.tolist()
     assert wrapped.format == plain.format
@@ -177,7 +165,7 @@ def test_a_restart_comes_back(name: str, tmp_path: Path) -> None:
     run = steady_run(300, 0.5)
     again = np.r_[run.iteration[:160], run.iteration[100:240]]
     run = dataclasses.replace(run, iteration=again, attempts=(Attempt(at=0), Attempt(at=160, gap_s=90.0)))
-    log = read(tmp_path, case.write(run))
+    log = read_content(tmp_path, case.write(run))
     (restart,) = log.restarts
     assert (restart.after, restart.resumed_at) == (160, 101)
     assert np.bincount(log.attempt).tolist() in ([160, 140], [159, 139], [160, 139], [159, 140])
@@ -191,7 +179,7 @@ def test_what_lies_between_comes_back(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     kinds = {"deepspeed": ("save",), "nemo": ("save",), "nanogpt": ("evaluation",)}.get(name, ("save", "evaluation"))
     between = tuple(Between(kind=kind, at=at, seconds=7.5) for at in (99, 199) for kind in kinds)
-    log = read(tmp_path, case.write(dataclasses.replace(steady_run(300, 0.5), between=between)))
+    log = read_content(tmp_path, case.write(dataclasses.replace(steady_run(300, 0.5), between=between)))
     for kind in kinds:
         events = [event for event in log.events if event.kind == kind]
         assert [event.iteration for event in events] == [100, 200]
@@ -216,7 +204,7 @@ def test_megatron_tells_its_arguments(tmp_path: Path) -> None:
         tp_size=2,
         pp_size=4,
     )
-    log = read(tmp_path, write_megatron(run, deepspeed=True))
+    log = read_content(tmp_path, write_megatron(run, deepspeed=True))
     assert log.intervals == intervals
     assert log.sizes == {"world_size": 16, "tp_size": 2, "pp_size": 4}
     assert log.tokens.tolist() == grows.tolist()
@@ -236,7 +224,7 @@ def test_deepspeed_tells_parts_and_flushes(tmp_path: Path) -> None:
     flushes = tuple(Between(kind="cache-flush", at=at, seconds=0.0) for at in (33, 66))
     hosts = (Attempt(at=0, hosts=("worker-0", "worker-1")),)
     run = dataclasses.replace(run, parts=parts, between=flushes, attempts=hosts)
-    log = read(tmp_path, write_deepspeed(run, breakdown=True))
+    log = read_content(tmp_path, write_deepspeed(run, breakdown=True))
     assert log.iteration.tolist() == run.iteration.tolist()
     for part, seconds in parts.items():
         assert np.allclose(log.parts[part], seconds, atol=6e-6)
@@ -249,7 +237,7 @@ def test_olmo_tells_tokens_and_the_loader(tmp_path: Path) -> None:
     """Tokens of a step are what the total grew by, and the time in the loader is a part."""
     run = steady_run(50, 0.5)
     run = dataclasses.replace(run, tokens=np.linspace(1 << 20, 1 << 21, 50).round(), parts={"data": run.step_s * 0.1})
-    log = read(tmp_path, write_olmo(run, core=True))
+    log = read_content(tmp_path, write_olmo(run, core=True))
     assert np.allclose(log.tokens[1:], run.tokens[-len(log.tokens) + 1 :], atol=2)
     assert np.allclose(log.parts["data"], run.parts["data"][-len(log.tokens) :], atol=6e-5)
 
@@ -264,7 +252,7 @@ def test_every_rank_prints(labelled: bool, tmp_path: Path) -> None:
         for rank in range(4)
         for i, line in enumerate(write_llm_c(dataclasses.replace(run, step_s=run.step_s + 1e-4 * rank)).splitlines())
     ]
-    log = read(tmp_path, b"\n".join(line for _, line in sorted(lines)))
+    log = read_content(tmp_path, b"\n".join(line for _, line in sorted(lines)))
     assert log.iteration.tolist() == run.iteration.tolist()
     assert log.restarts == ()
     assert (log.notes != ()) == labelled
@@ -274,7 +262,7 @@ def test_the_format_that_tells_most_wins(tmp_path: Path) -> None:
     """A log of Megatron-LM on DeepSpeed, which logs each tenth step as well, is Megatron-LM's, and says what was passed over."""
     run = steady_run(100, 0.5)
     some = dataclasses.replace(run, interval=10)
-    log = read(tmp_path, write_deepspeed(some) + write_megatron(run))
+    log = read_content(tmp_path, write_deepspeed(some) + write_megatron(run))
     assert (log.format, len(log.iteration)) == ("Megatron-LM", 100)
     assert log.notes == ("10 step lines of DeepSpeed in it are passed over: Megatron-LM tells 100",)
 
@@ -285,7 +273,7 @@ def test_an_error_is_told(tmp_path: Path) -> None:
     error = (
         "[rank3]: Traceback (most recent call last):\n[rank3]:   File 'a.py', line 1\n[rank3]: RuntimeError: it broke\n"
     )
-    log = read(tmp_path, (lines + error).encode())
+    log = read_content(tmp_path, (lines + error).encode())
     assert [(event.kind, event.iteration, event.rank, event.text) for event in log.events] == [
         ("error", 20, 3, "RuntimeError: it broke")
     ]
@@ -299,6 +287,6 @@ def test_an_error_that_steps_came_after_ends_nothing(tmp_path: Path) -> None:
         "[rank3]:[E1218 20:27:21.4 ProcessGroupNCCL.cpp:629] [Rank 3] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600081 milliseconds before timing out.\n"
     )
-    (failure,) = read(tmp_path, (run + error).encode()).failures
+    (failure,) = read_content(tmp_path, (run + error).encode()).failures
     assert (failure.iteration, failure.rank, failure.text[:17]) == (20, 3, "Watchdog caught c")
-    assert read(tmp_path, (error + run).encode()).failures == ()
+    assert read_content(tmp_path, (error + run).encode()).failures == ()

@@ -9,7 +9,6 @@ import pytest
 
 from diagnose.errors import TraceError
 from diagnose.model.request import Request
-from diagnose.model.training_log import TrainingLog
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.find_log import find_log
 from diagnose.trace.logs.formats import tables
@@ -27,6 +26,7 @@ from tests.logs.writers.tables import (
     write_wandb_chart,
     write_wandb_csv,
 )
+from tests.trace.logs.reading import read_content
 from tests.trace.producers.recordings import say_nothing
 
 #: A file name, its writer, what is read, and whether its steps count from 0.
@@ -55,21 +55,12 @@ CASES: dict[str, tuple[str, Callable[[LoggedRun], bytes], str, bool]] = {
 }
 
 
-def read(tmp_path: Path, content: bytes, name: str, column: str | None = None, unit: str | None = None) -> TrainingLog:
-    """Write a file and read it."""
-    path = tmp_path / name
-    path.write_bytes(content)
-    inputs = find_log(path, column=column)
-    assert inputs is not None
-    return load_log(inputs, name=name, report=say_nothing, column=column, unit=unit)
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_steps_come_back(case: str, tmp_path: Path) -> None:
     """Each row tells the mean time of the steps since the row before."""
     name, write, reads, from_zero = CASES[case]
     run = steady_run(200, 1.3, interval=5)
-    log = read(tmp_path, write(run), name)
+    log = read_content(tmp_path, write(run), name)
     assert (log.reads, log.of, log.restarts) == (reads, "", ())
     last = log.iteration + from_zero
     assert last[-1] == 200
@@ -86,7 +77,7 @@ def test_a_restart_comes_back(case: str, tmp_path: Path) -> None:
     again = np.r_[run.iteration[:120], run.iteration[80:160]]
     run = dataclasses.replace(run, iteration=again, attempts=(Attempt(at=0), Attempt(at=120, gap_s=300.0)))
     name, write, *_ = CASES[case]
-    log = read(tmp_path, write(run), name)
+    log = read_content(tmp_path, write(run), name)
     (restart,) = log.restarts
     assert (restart.after, restart.resumed_at) in ((120, 85), (120, 90))
     assert log.step_s.max() < 1.4
@@ -96,7 +87,7 @@ def test_a_rate_without_an_amount_is_a_pace(tmp_path: Path) -> None:
     """Tokens a second alone give the seconds of a million of them, and the log says so."""
     run = steady_run(200, 1.3, interval=5)
     for content, name in ((write_wandb_chart(run), "m.csv"), (write_jsonl(run, tokens=False), "m.jsonl")):
-        log = read(tmp_path, content, name)
+        log = read_content(tmp_path, content, name)
         assert log.of == "1,000,000 tokens or samples"
         assert "not stated" in log.reads
 
@@ -106,12 +97,12 @@ def test_column_and_unit_are_said(tmp_path: Path) -> None:
     content = write_csv(steady_run(200, 1.3, interval=5), time="foo", unit="ms")
     (tmp_path / "m.csv").write_bytes(content)
     assert find_log(tmp_path / "m.csv") is None
-    log = read(tmp_path, content, "m.csv", column="foo", unit="ms")
+    log = read_content(tmp_path, content, "m.csv", column="foo", unit="ms")
     assert np.median(log.step_s) == pytest.approx(1.3, rel=0.01)
     with pytest.raises(TraceError, match=r"values around 130\d and no unit; .*say --unit s, or --unit ms"):
-        read(tmp_path, content, "m.csv", column="foo")
+        read_content(tmp_path, content, "m.csv", column="foo")
     slow = write_csv(steady_run(200, 1.3, interval=5), time="rate", unit="it")
-    assert np.median(read(tmp_path, slow, "rate.csv", column="rate", unit="it/s").step_s) == pytest.approx(
+    assert np.median(read_content(tmp_path, slow, "rate.csv", column="rate", unit="it/s").step_s) == pytest.approx(
         1.3, rel=0.01
     )
 
@@ -122,7 +113,7 @@ def test_a_column_that_falls_is_no_clock(name: str, tmp_path: Path) -> None:
     seconds = 0.3 + 0.01 * np.random.default_rng(1).standard_normal(100)
     for values, note in ((seconds, True), (np.cumsum(seconds), False)):
         rows = "".join(f"{n},{value:.4f}\n" for n, value in enumerate(values, start=1))
-        log = read(tmp_path, f"step,{name}\n{rows}".encode(), "m.csv")
+        log = read_content(tmp_path, f"step,{name}\n{rows}".encode(), "m.csv")
         assert log.restarts == ()
         assert any("falls as often as it grows" in said for said in log.notes) == note
         assert np.median(log.step_s) == pytest.approx(0.3, rel=0.02)
@@ -131,7 +122,7 @@ def test_a_column_that_falls_is_no_clock(name: str, tmp_path: Path) -> None:
 def test_a_state_without_times(tmp_path: Path) -> None:
     """`trainer_state.json` has steps and no times: the error says what to give instead."""
     with pytest.raises(TraceError, match=r"no time of any step.*give what the Trainer printed"):
-        read(tmp_path, write_trainer_state(steady_run(50, 1.3, interval=5)), "trainer_state.json")
+        read_content(tmp_path, write_trainer_state(steady_run(50, 1.3, interval=5)), "trainer_state.json")
 
 
 def test_a_summary_of_traceml_names_the_slow_rank(tmp_path: Path) -> None:
@@ -213,7 +204,7 @@ def test_rows_at_once_tell_the_same(case: str, tmp_path: Path, monkeypatch: pyte
         told = []
         for at_once in (tables._measure_plain, lambda *_: None):
             monkeypatch.setattr(tables, "_measure_plain", at_once)
-            log = read(tmp_path, b"\n".join([header, *damaged]), "m.csv")
+            log = read_content(tmp_path, b"\n".join([header, *damaged]), "m.csv")
             told.append([log.iteration, log.step_s, log.tokens, log.stamp_s, log.parts.get("data", np.zeros(0))])
         assert all(np.array_equal(one, other, equal_nan=True) for one, other in zip(*told, strict=True))
 
