@@ -6,11 +6,10 @@ Enters: the jobs, and which of them are asked for. Leaves: a `Fleet`.
 import dataclasses
 from collections.abc import Sequence
 
-from diagnose.fleet.budget import add_up_budgets
 from diagnose.fleet.hosts import count_hosts
 from diagnose.fleet.periods import compare_periods
 from diagnose.fleet.study import compare_with_study
-from diagnose.fleet.totals import add_up, find_gaps, slice_all
+from diagnose.fleet.totals import add_up, add_up_budgets, find_gaps, slice_all
 from diagnose.model.fleet import Fleet, FleetJob
 from diagnose.model.fleet_document import Rank
 from diagnose.model.job_names import tell_apart

@@ -1,6 +1,7 @@
 """What lost GPU hours add up to: over all jobs, and by what jobs have in common.
 
-Enters: jobs. Leaves: totals and slices. Lost time is shared out, never counted twice: each set of slices sums to the fleet's.
+Enters: jobs. Leaves: totals, their budget and slices. Lost time is shared out, never counted twice: each set of slices sums to the
+fleet's.
 """
 
 import math
@@ -8,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from diagnose.model.fleet import FleetJob
-from diagnose.model.fleet_document import Gap, Slice, Totals
+from diagnose.model.fleet_document import FleetBudget, Gap, Slice, Totals
 
 INCONCLUSIVE = "inconclusive"
 
@@ -29,6 +30,24 @@ def add_up(jobs: Sequence[FleetJob]) -> Totals:
         hours_wasted=_sum(job.hours_wasted for job in counted),
         hours_recoverable=_sum(job.hours_recoverable for job in counted),
         n_unpriced=sum(job.hours_recoverable is None for job in counted),
+    )
+
+
+def add_up_budgets(jobs: Sequence[FleetJob]) -> FleetBudget | None:
+    """Add up the budgets of jobs that have one, each weighted by its GPU hours; None where none has."""
+    counted = [(job.budget, job.hours_analysed) for job in jobs if job.budget is not None and job.hours_analysed]
+    if not counted:
+        return None
+    parts, lost = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for budget, hours in counted:
+        for found, shares in ((parts, budget.measured()), (lost, budget.lost)):
+            for name, share in shares.items():
+                found[name].append(share * hours)
+    return FleetBudget(
+        n_jobs=len(counted),
+        hours_analysed=math.fsum(hours for _, hours in counted),
+        parts={name: math.fsum(parts[name]) for name in budget.PARTS if name in parts},
+        lost={name: math.fsum(values) for name, values in sorted(lost.items())},
     )
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.fleet.budget import add_up_budgets
+from diagnose.fleet.totals import add_up_budgets
 from diagnose.model.budget import Budget
 
 from .jobs import failed, job
