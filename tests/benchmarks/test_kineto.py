@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.model.optype import Op
 from diagnose.trace.input_files import list_input_files
-from diagnose.trace.producers import kineto
+from diagnose.trace.producers.kineto import job as kineto
 from tests.trace.producers.kineto_traces import KinetoTrace, distributed
 
 pytestmark = pytest.mark.benchmark
@@ -24,7 +24,7 @@ STEP_US = 1_000_000.0
 READER = """
 import resource, sys
 from pathlib import Path
-from diagnose.trace.producers import kineto
+from diagnose.trace.producers.kineto import job as kineto
 from diagnose.trace.input_files import list_input_files
 if __name__ == "__main__":
     recording = kineto.read(list_input_files(Path(sys.argv[1]), name="job"), name="job", report=lambda _: None)

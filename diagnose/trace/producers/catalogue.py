@@ -20,8 +20,8 @@ BUILT_IN: tuple[str, ...] = (
     "megascan",
     "event_timer",
     "ndtimeline",
-    "torchtitan",
-    "kineto",
+    "torchtitan.job",
+    "kineto.job",
     "training_log",
 )
 ENTRY_POINTS = "diagnose.producers"

@@ -19,7 +19,7 @@ from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report import gist
 from diagnose.trace.input_files import list_input_files
-from diagnose.trace.producers import kineto
+from diagnose.trace.producers.kineto import job as kineto
 from diagnose.trace.producers.kineto.annotations import parse_annotation
 from diagnose.trace.producers.kineto.collect import Exchange, collect
 from diagnose.trace.producers.kineto.collectives import Collectives

@@ -14,7 +14,7 @@ from diagnose.model.recording import Recording
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.trace.input_files import list_input_files
-from diagnose.trace.producers import kineto
+from diagnose.trace.producers.kineto import job as kineto
 from diagnose.trace.producers.kineto.rank import read_rank
 
 PROGRAM = Path(__file__).resolve().parents[2] / "torch_jobs" / "profiled_job.py"

@@ -14,8 +14,8 @@ from diagnose.model.optype import Op
 from diagnose.model.recording import Recording
 from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
-from diagnose.trace.producers import torchtitan
 from diagnose.trace.producers.catalogue import Producer
+from diagnose.trace.producers.torchtitan import job as torchtitan
 from tests.judge.cases import built_in
 from tests.trace.producers.recordings import read, to_parquet
 from tests.trace.producers.torchtitan_files import write_logs
