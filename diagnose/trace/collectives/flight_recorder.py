@@ -112,21 +112,15 @@ class _Reader:
         size = _count_elements(entry.get("input_sizes"))
         given = entry.get("input_dtypes")
         dtypes = tuple(map(str, given[:4])) if type(given) is list else ()
-        rows.communicator.append(group)
-        rows.kind.append(kind)
-        rows.number.append(number)
-        rows.peer.append(peer)
-        rows.is_send.append(is_send)
-        rows.size.append(size)
-        rows.content.append(self.contents.number((kind, size, dtypes)))
-        rows.called_s.append(_seconds(entry.get("time_created_ns")))
-        rows.noticed_s.append(_seconds(entry.get("time_discovered_completed_ns")))
         duration = entry.get("duration_ms")
         known = float(duration) if isinstance(duration, float | int) and 0 <= duration < 1e12 else float("nan")
-        rows.duration_s.append(known / 1e3)
         state = entry.get("state")
         over = entry.get("retired") is True
-        rows.state.append(COMPLETED if over else _STATES.get(state, SCHEDULED) if type(state) is str else SCHEDULED)
+        content = self.contents.number((kind, size, dtypes))
+        called_s = _seconds(entry.get("time_created_ns"))
+        noticed_s = _seconds(entry.get("time_discovered_completed_ns"))
+        state = COMPLETED if over else _STATES.get(state, SCHEDULED) if type(state) is str else SCHEDULED
+        rows.add(group, kind, number, peer, is_send, size, content, called_s, known / 1e3, noticed_s, state)
         self.timeout_ms = max(self.timeout_ms, _whole(entry.get("timeout_ms")))
 
     def _number_group(self, given: Any, ranks_of: dict[str, tuple[int, ...]]) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.model.collectives import NONE, Collectives, Communicator
+from diagnose.model.collectives import COMPLETED, NONE, Collectives, Communicator
 from diagnose.model.trace import Ints
 
 #: How people call process groups, by what frameworks call them (Megatron-LM, PyTorch's device meshes, NeMo).
@@ -62,6 +62,33 @@ class RankRows:
     duration_s: list[float] = dataclasses.field(default_factory=list)
     state: list[int] = dataclasses.field(default_factory=list)
     frames: dict[int, str] = dataclasses.field(default_factory=dict)
+
+    def add(  # noqa: PLR0913, PLR0917 - a row, column by column
+        self,
+        communicator: int,
+        kind: int,
+        number: int,
+        peer: int,
+        is_send: bool,  # noqa: FBT001 - a column among columns
+        size: int,
+        content: int,
+        called_s: float,
+        duration_s: float,
+        noticed_s: float = float("nan"),
+        state: int = COMPLETED,
+    ) -> None:
+        """Add one operation."""
+        self.communicator.append(communicator)
+        self.kind.append(kind)
+        self.number.append(number)
+        self.peer.append(peer)
+        self.is_send.append(is_send)
+        self.size.append(size)
+        self.content.append(content)
+        self.called_s.append(called_s)
+        self.noticed_s.append(noticed_s)
+        self.duration_s.append(duration_s)
+        self.state.append(state)
 
     def last_s(self) -> float:
         """Give the last time that stands in any row; -inf where none does."""

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.collectives import COMPLETED, NONE, Collectives, Communicator
+from diagnose.model.collectives import NONE, Collectives, Communicator
 from diagnose.trace.collectives.gathered import Names, RankRows, gather, name_communicator
 from diagnose.trace.input_files import InputFiles, name_in, open_unpacked
 
@@ -141,7 +141,7 @@ class _Reader:
             self.n_lost += len(kept) == self._limit
             kept.append(self._read_operation(process, of, by, operation))
         for process, row in kept:
-            _add(process.rows, *row)
+            process.rows.add(*row)
         for process in found.values():
             _share_out(process.rows)
         return found
@@ -200,32 +200,6 @@ def _share_out(rows: RankRows) -> None:
     for batch in sent.values():
         for row in batch:
             rows.duration_s[row] /= len(batch)
-
-
-def _add(  # noqa: PLR0913, PLR0917 - a row, column by column
-    rows: RankRows,
-    communicator: int,
-    kind: int,
-    number: int,
-    peer: int,
-    is_send: bool,  # noqa: FBT001 - a column among columns
-    size: int,
-    content: int,
-    called_s: float,
-    duration_s: float,
-) -> None:
-    """Add one operation to the columns."""
-    rows.communicator.append(communicator)
-    rows.kind.append(kind)
-    rows.number.append(number)
-    rows.peer.append(peer)
-    rows.is_send.append(is_send)
-    rows.size.append(size)
-    rows.content.append(content)
-    rows.called_s.append(called_s)
-    rows.noticed_s.append(float("nan"))
-    rows.duration_s.append(duration_s)
-    rows.state.append(COMPLETED)
 
 
 def read_inspector(
