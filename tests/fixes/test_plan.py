@@ -15,7 +15,6 @@ from tests.judge.cases import measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=72)
 SLOW = WorkerFault(places=((1, 2),), slowdown=2.0)
-WEAK = WorkerFault(places=((1, 2),), slowdown=1.4)
 PAUSES = GarbageCollection(pause_s=0.4, worker_period_steps=6.0, records=True)
 LOADS = DataLoading(wait_ratio=8.0, records=True)
 

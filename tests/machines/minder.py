@@ -128,9 +128,7 @@ def _stays(who: np.ndarray, enough: np.ndarray, n_windows: int) -> int | None:
     return None
 
 
-def train(
-    sound: list[Telemetry], labelled: list[tuple[Telemetry, frozenset[str]]], n_machines_most: int = 300
-) -> Minder:
+def train(sound: list[Telemetry], labelled: list[tuple[Telemetry, frozenset[str]]]) -> Minder:
     """Train models on sound clusters, the order of metrics and the threshold on labelled ones; the threshold with the best F1."""
     from sklearn.tree import DecisionTreeClassifier
 

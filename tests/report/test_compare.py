@@ -3,14 +3,12 @@
 import dataclasses
 import json
 import re
-from pathlib import Path
 
 import jsonschema
 import pytest
 from markdown_it import MarkdownIt
 from rich.cells import cell_len
 
-import diagnose.report
 from diagnose.compare.compare import compare
 from diagnose.compare.read import read_side
 from diagnose.model.comparison import Comparison
@@ -21,7 +19,6 @@ from tests.report.examples import EXAMPLES, healthy, worker_fault
 from tests.report.hostile import HOSTILE, hostile
 from tests.report.test_markdown import TAGS, tags
 
-FOLDER = Path(diagnose.report.__file__).parent
 SCHEMA = make_schema("compare")
 
 

@@ -15,7 +15,7 @@ from tests.report.test_html_browser import Visit, browser  # noqa: F401 - a fixt
 
 N_JOBS = 44
 #: Columns of the table of jobs.
-LOST, RECOVERABLE, S, GPUS, CAUSE, OWNER = 1, 2, 3, 4, 5, 7
+LOST, RECOVERABLE, S, GPUS, CAUSE = 1, 2, 3, 4, 5
 
 
 @pytest.fixture(scope="module")

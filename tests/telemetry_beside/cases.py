@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from diagnose.faults.fault import Fault
 from diagnose.faults.generate import Job, generate, random_faults
 from diagnose.faults.spec import JobSpec, random_spec
-from tests.clusters.bridge import SUB_CAUSES, Beside, SubCause, draw_sub_cause, telemetry_of
+from tests.clusters.bridge import Beside, SubCause, draw_sub_cause, telemetry_of
 from tests.clusters.load import LOADS, STILL
 
 #: What is drawn: a fault that telemetry shows; a job without a fault of a machine, in which a sound worker will be blamed by hand;
@@ -142,7 +142,3 @@ def _draw_spec(rng: np.random.Generator) -> JobSpec:
         tp_size = min(spec.tp_size, max(1, MOST_CARDS // (per_host * spec.cp_size)))
         if spec.pp * spec.dp >= LEAST_HOSTS * per_host:
             return dataclasses.replace(spec, workers_per_host=per_host, tp_size=tp_size, absolute_times=True)
-
-
-#: Of each cause, what telemetry can show.
-SHOWN: Final = SUB_CAUSES

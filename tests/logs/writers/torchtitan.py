@@ -10,7 +10,6 @@ from tests.logs.runs import LoggedRun
 from tests.logs.writers.moments import attempt_at, between_after, stamp, windows
 
 _COLOURS = {"step": 31, "loss": 32, "grad_norm": 33, "memory": 36, "tps": 34, "tflops": 36, "mfu": 35}
-PLAIN = "plain"
 
 
 def write_torchtitan(
