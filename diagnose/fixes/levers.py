@@ -13,16 +13,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.fixes import schedule
+from diagnose.fixes import planned_gc, schedule
 from diagnose.fixes.frameworks import choose_how, identify_framework
 from diagnose.fixes.layers import LayerModel, model_layers
 from diagnose.fixes.plan import predict
 from diagnose.model.analysis import Analysis
 from diagnose.model.budget import Budget, Lever
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Work
-from diagnose.model.optype import DP_COLLECTIVES, P2P
+from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.remedy import Refusal
 from diagnose.model.schedule import SCHEDULES, SPLITTING, V_SHAPED
+from diagnose.numerics.figures import write_figure
 
 #: What gives back less than this part of the step is not listed (as causes, `--min-speedup`), nor priced where it cannot be more.
 WORTH_LISTING = 0.02
@@ -71,7 +72,7 @@ def price_levers(analysis: Analysis, budget: Budget) -> tuple[Lever, ...]:
     now_s = analysis.gains.replayed_s
     faults, clean_s = tuple(Remove(name) for name in analysis.gains.alone_s), analysis.gains.clean_s
     best: dict[str, tuple[float, _Idea]] = {}
-    for list_ideas in (_hide_communication, _launch_sooner, _reschedule):
+    for list_ideas in (_hide_communication, _launch_sooner, _collect_less_often, _reschedule):
         for idea in list_ideas(analysis, budget):
             if idea.name in best and best[idea.name][0] <= now_s * (1.0 - idea.part):
                 continue
@@ -153,6 +154,30 @@ def _launch_sooner(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
         ("the GPU never waits for the host; profiling itself takes no time of the host",),
         at_most=True,
     )
+
+
+def _collect_less_often(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
+    """Let collections that all workers take at a planned place be further apart, so that they cost next to nothing."""
+    if (budget.host or 0.0) < WORTH_LISTING:
+        return
+    longest = [
+        (block.end_s - block.start_s)[block.nodes.op == Op.GC].max(axis=(0, 2), initial=0.0)
+        for block in analysis.trace.blocks
+    ]
+    pause_s = np.concatenate(longest)  # (n_steps,)
+    hits = pause_s > planned_gc.LEAST_SHARE * pause_s.max(initial=0.0)
+    if not hits.any():
+        return
+    now_s, interval = float(np.quantile(pause_s[hits], planned_gc.LONGEST_QUANTILE)), len(hits) / int(hits.sum())
+    every = planned_gc.choose_interval(now_s, analysis.gains.replayed_s)
+    if every > interval:
+        yield _Idea(
+            "collect-less-often",
+            f"collect garbage every {every} steps, not every {write_figure(interval, 2)}",
+            planned_gc.write_how(every),
+            (Scale(frozenset({int(Op.GC)}), np.full((1, 1, 1), interval / every)),),
+            (f"a collection takes as long as now, and garbage of {every} steps fits into memory",),
+        )
 
 
 def _reschedule(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:

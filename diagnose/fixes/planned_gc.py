@@ -32,7 +32,7 @@ RECENT_SHARE = 0.5
 LEAST_SHARE = 0.1
 #: Pauses from which on their growth with the steps is fitted.
 MIN_FOR_GROWTH = 8
-_HOW = {
+HOW = {
     "megatron": "--manual-gc --manual-gc-interval {every}",
     "torchtitan": "--training.gc_freq {every}",
     "pytorch": "diagnose.record.Recorder(folder, planned_gc={every}) does it; by hand: gc.disable() at the start, gc.freeze() once "
@@ -51,7 +51,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     every = (
         read_whole(settings, "every", NAME, least=1)
         if "every" in settings
-        else _choose(now_s, analysis.gains.replayed_s)
+        else choose_interval(now_s, analysis.gains.replayed_s)
     )
     now = _together(analysis)
     risks = [
@@ -63,7 +63,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
         )
     return Remedy(
         summary=f"collect on all ranks in the same step, every {every} steps" + (f", not every {now}" if now else ""),
-        how=choose_how({name: how.replace("{every}", str(every)) for name, how in _HOW.items()}, analysis.trace.job),
+        how=choose_how(write_how(every), analysis.trace.job),
         changes=(Remove("gc-pause"), Spend(np.array([now_s / every]))),
         settings={"every": str(every)},
         assumptions=(
@@ -128,6 +128,11 @@ def _growth(steps: Ints, pause_s: Seconds) -> float:
     return float(np.median((pause_s[late] - pause_s[early])[known] / apart[known])) if known.any() else 0.0
 
 
-def _choose(pause_s: float, step_s: float) -> int:
+def write_how(every: int) -> dict[str, str]:
+    """Say by framework how to collect every so many steps."""
+    return {name: how.replace("{every}", str(every)) for name, how in HOW.items()}
+
+
+def choose_interval(pause_s: float, step_s: float) -> int:
     """Take the shortest interval at which the planned pauses cost next to nothing: memory is kept no longer than needed."""
     return next((n for n in INTERVALS if pause_s / n <= PLANNED_SHARE * step_s), INTERVALS[-1])

@@ -2,14 +2,17 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from diagnose.faults.decoy import Decoy, mark_multiples
 from diagnose.faults.generate import generate
-from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.inputs import Inputs, Pause, draw_inputs
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.budget import Lever
+from diagnose.model.optype import Op
 from diagnose.model.schedule import SCHEDULES, V_SHAPED
 from tests.judge.cases import measure
 
@@ -81,6 +84,35 @@ def test_what_is_listed_is_better(schedule: str) -> None:
     speedups = [lever.predicted_speedup for lever in found]
     assert (found or schedule in V_SHAPED) and len(found) <= 2
     assert speedups == sorted(speedups, reverse=True) and min(speedups, default=2.0) > 1.02
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectAtTheEnd(Decoy):
+    """All workers collect garbage behind the last compute of every so many steps; rows say so."""
+
+    period_steps: int
+    seconds: float = 0.2
+    name = "collect-at-the-end"
+
+    def apply(self, inputs: Inputs) -> Inputs:
+        """Let the collections of a step's end take that long."""
+        due = inputs.programme.is_op(Op.GC)[:, None, None] & mark_multiples(inputs.spec, self.period_steps)[:, None]
+        return inputs.with_pauses(
+            Pause(Op.GC, np.where(due, self.seconds, np.zeros(inputs.work_s.shape)), "inside", recorded=True)
+        )
+
+
+def test_planned_collections_are_worth_spacing_where_they_come_often() -> None:
+    """At the end of every second step: without them the job is as fast as said. Every twentieth is next to nothing."""
+    spec = dataclasses.replace(SPEC, pp=1, steps=40, contiguous=True)
+    often, seldom = (
+        {lever.lever: lever for lever in measure(generate(spec, [], [CollectAtTheEnd(n)]).trace).diagnosis.levers}
+        for n in (2, 20)
+    )
+    lever = often["collect-less-often"]
+    assert "not every 2" in lever.summary and not lever.at_most
+    assert lever.predicted_step_time == pytest.approx(step_s(spec), rel=0.005)
+    assert "collect-less-often" not in seldom
 
 
 def test_no_lever_where_nothing_waits() -> None:
