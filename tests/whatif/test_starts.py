@@ -54,8 +54,9 @@ def test_labels_are_input_too(where: str) -> None:
     assert {(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers} == {(1, 0), (1, 3)}
 
 
+@pytest.mark.parametrize("pp", [2, 4])
 @pytest.mark.parametrize("every_microbatch", [False, True], ids=["first", "every"])
-def test_labels_alone_may_be_late(every_microbatch: bool) -> None:
+def test_labels_alone_may_be_late(every_microbatch: bool, pp: int) -> None:
     """A rank's last stage waits for labels in most steps, and the first for nothing: input, or else what writes its logs."""
     fault = DataLoading(
         wait_ratio=9.0,
@@ -66,12 +67,12 @@ def test_labels_alone_may_be_late(every_microbatch: bool) -> None:
         reads_first=False,
         every_microbatch=every_microbatch,
     )
-    diagnosis, recoverable = found(SPEC, fault)
+    diagnosis, recoverable = found(dataclasses.replace(SPEC, pp=pp), fault)
     (cause,) = diagnosis.causes
     assert cause.cause == "data-loading"
     assert [alternative.cause for alternative in cause.alternatives] == ["unknown"]
     assert cause.recoverable == pytest.approx(recoverable, abs=TOLERANCE)
-    assert {(worker.dp, worker.pp) for worker in cause.where.workers} == {(1, 3)}
+    assert {(worker.dp, worker.pp) for worker in cause.where.workers} == {(1, pp - 1)}
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-v", "dualpipev"])

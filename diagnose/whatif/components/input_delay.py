@@ -104,7 +104,7 @@ def _find_readers(found: LongStalls) -> list[int]:
         stalled = [(int(long[0, v, pick].sum()), int(found.there[0, v, pick].sum())) for v in (0, last)]
         if all(more_than_chance(n_stalled, n, usual, INPUT_RATE_RATIO) for n_stalled, n in stalled):
             return [0, last]
-    return [0, last] if middle and _are_labels_late(found, last) else [0]
+    return [0, last] if _are_labels_late(found, last) else [0]
 
 
 def _are_labels_late(found: LongStalls, last: int) -> bool:
