@@ -20,6 +20,8 @@ from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: Ordinary variation never cost more: jobs on machines with twice as many workers as cores have S up to 1.2.
 MOST_NOISE = 1.0 - 1.0 / 1.25
+#: Of fewer stages each ends the model.
+LEAST_STAGES = 3
 #: How what merely varies ends.
 NO_CAUSE = "no cause can be named"
 #: Said of slow steps in which all computes are longer alike, where no tokens tell of more work.
@@ -80,10 +82,39 @@ def describe_unproven_plan(analysis: Analysis, least: float) -> str:
     )
 
 
+def describe_lone_worker(analysis: Analysis, least: float) -> str:
+    """Say what another worker would give back for the one of the longest stage, where no second dp rank tells it from a layout.
+
+    The ends of a model are longer by themselves, and so is who has more layers.
+    """
+    breakdown, n_stages, layers = analysis.breakdown, analysis.trace.n_stages, analysis.trace.job.layers_per_stage
+    if analysis.trace.n_dp > 1 or n_stages < LEAST_STAGES:
+        return ""
+    load_s = nan_median(breakdown.alike_s, axis=(2, 3, 4), keepdims=True)  # (n_directions, n_virtual, 1, 1, 1)
+    by_stage_s = load_s.reshape(len(load_s), -1, n_stages).sum(axis=1)  # (n_directions, n_stages)
+    worst = int(by_stage_s.sum(axis=0).argmax())
+    others = np.delete(by_stage_s, worst, axis=1)
+    more_layers = (
+        layers is not None and len(layers) == n_stages and layers[worst] > float(np.median(np.delete(layers, worst)))
+    )
+    if worst in (0, n_stages - 1) or more_layers:
+        return ""
+    factor = np.ones_like(load_s)
+    factor[:, worst::n_stages, 0, 0, 0] = (np.median(others, axis=1) / by_stage_s[:, worst])[:, None]
+    gain = 1.0 - float(analysis.price([Work(factor)]).mean()) / analysis.gains.replayed_s
+    if gain < max(UNKNOWN_SHARE, least):
+        return ""
+    longer = write_figure(by_stage_s[:, worst].sum() / np.median(others.sum(axis=0)))
+    return (
+        f"stage {worst} computes {longer} times as long as the others: moving layers gives less than is asked for, but if its worker "
+        f"is slow another one would give back {write_percent(gain)}; with one dp rank nobody can tell"
+    )
+
+
 def describe_rest(analysis: Analysis, least: float) -> str:
-    """Say how much is lost to what has no name: planned work that may be none; ideal times beyond ordinary variation."""
-    if unproven := describe_unproven_plan(analysis, least):
-        return unproven
+    """Say how much is lost to what has no name: a lone worker; planned work that may be none; ideal times beyond the ordinary."""
+    if unsure := describe_lone_worker(analysis, least) or describe_unproven_plan(analysis, least):
+        return unsure
     if (longer := _measure_longest(analysis)) >= max(MOST_NOISE, least):
         return f"steps longer than usual cost {write_percent(longer)}, and nothing that was looked for accounts for it"
     waste = _measure_waste(analysis)

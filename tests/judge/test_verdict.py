@@ -636,6 +636,19 @@ def test_what_could_not_be_looked_for_is_told_beside_causes() -> None:
     assert any(text.startswith("slow transfers would give back 30%") for text in found.warnings)
 
 
+def test_a_job_whose_lone_worker_may_be_slow_is_not_healthy() -> None:
+    """With one dp rank it may be the layout, and moving layers gives nothing with one microbatch: another worker would."""
+    spec = JobSpec(pp=6, dp=1, microbatches=1, steps=20, seed=3)
+    fault = WorkerFault(places=((0, 2),), slowdown=1.5, slows_optimizer=False)
+    job = generate(spec, [fault])
+    found = diagnose_table(job.trace)
+    assert (found.verdict, found.causes) == ("inconclusive", ())
+    assert found.why.startswith("stage 2 computes 1.5 times as long as the others")
+    assert f"would give back {100 * job.truth.faults[0].recoverable:.1f}%" in found.why
+    last = dataclasses.replace(fault, places=((0, 5),))
+    assert diagnose_table(generate(spec, [last]).trace).verdict == "healthy"  # what ends a model takes longer
+
+
 @pytest.mark.parametrize(("slowdown", "verdict"), [(1.06, "healthy"), (1.15, "noisy"), (2.31, "inconclusive")])
 def test_a_large_slowdown_that_nothing_explains_is_not_healthy(slowdown: float, verdict: str) -> None:
     """Up to 5% is any job's; up to a quarter may be noise; beyond that nobody knows, and the sentence says how much it is."""
