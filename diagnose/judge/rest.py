@@ -106,8 +106,8 @@ def describe_lone_worker(analysis: Analysis, least: float) -> str:
         return ""
     longer = write_figure(by_stage_s[:, worst].sum() / np.median(others.sum(axis=0)))
     return (
-        f"stage {worst} computes {longer} times as long as the others: moving layers gives less than is asked for, but if its worker "
-        f"is slow another one would give back {write_percent(gain)}; with one dp rank nobody can tell"
+        f"stage {worst} computes {longer} times as long as the others: moving layers gives less than is asked for, but if its "
+        f"worker is slow another one would give back {write_percent(gain)}; with one dp rank nobody can tell"
     )
 
 
