@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 #: Fields of a job that say how it is laid out over GPUs.
 _SIZES = ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "world_size")
+#: What is less sure is more probably something else.
+PROBABLE = 0.5
 #: Workers listed in `what_if.by_worker` at most.
 MAX_WORKERS_LISTED = 64
 
@@ -104,6 +106,20 @@ class Diagnosis:
         """Say whether a cause costs nothing any more: a log has the whole run; what went in a trace, a sample, may come again."""
         return self.is_from_log and cause.when.is_past
 
+    @property
+    def told(self) -> tuple[Cause, ...]:
+        """The causes in the order in which people are told of them; `causes` has the largest share first.
+
+        First what is said with more than it is doubted; there and below, what most of the loss is to be expected of: a sure cause
+        comes before a guess at a little more. Where the share of one is not known, as by a log, only what is doubted moves.
+        """
+        weighed = all(cause.share is not None for cause in self.causes)
+
+        def rank(cause: Cause) -> tuple[bool, float]:
+            return cause.confidence < PROBABLE, -(cause.share or 0.0) * cause.confidence if weighed else 0.0
+
+        return tuple(sorted(self.causes, key=rank))
+
     def worker(self, dp: int, stage: int) -> Worker:
         """Name the worker at a dp index and a stage index."""
         host = None if self.hosts is None else self.hosts[dp * len(self.stage_labels) + stage] or None
@@ -111,7 +127,7 @@ class Diagnosis:
 
     @property
     def summary(self) -> str:
-        """One line for people: job, verdict, first cause, place, and how much longer steps are for it; safe to show."""
+        """One line for people: job, verdict, the cause that is told first, place, and how much longer steps are for it; safe to show."""
         line: str = importlib.import_module("diagnose.report.words").summary(
             self
         )  # by name: no type here knows reports

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import NO_SIGN, Cause, Fix
-from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis import PROBABLE, Diagnosis
 from diagnose.model.diagnosis_document import Plan
 from diagnose.model.training_log import LogFacts
 from diagnose.report import facts, words
@@ -19,8 +19,6 @@ from diagnose.report.escape import escape, prose
 
 #: Causes told in full at most; the others are counted.
 MOST_CAUSES = 3
-#: What is less sure is more probably something else: what would mend it is said as a condition.
-_PROBABLE = 0.5
 #: Sentences of evidence in a row.
 _SENTENCES = 4
 #: Ends of the names of evidence that says how sure a cause is, not why it is there.
@@ -119,13 +117,13 @@ def describe_collectives_pace(diagnosis: Diagnosis) -> str:
     hang = diagnosis.collectives.hang
     if hang is not None:
         return f"hangs: {words.count(hang.n_waiting, 'rank')} of {diagnosis.collectives.world_size:,} wait"
-    first = diagnosis.causes[0]
+    first = diagnosis.told[0]
     return f"up to {words.percent(first.recoverable)} of the time is lost"
 
 
 def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bool = False) -> list[Row]:
     """List the rows below the headline, with so many causes told; where it is tight, why in a line."""
-    causes = diagnosis.causes[:n_causes]
+    causes = diagnosis.told[:n_causes]
     rows = [
         row
         for n, cause in enumerate(causes, start=1)
@@ -169,7 +167,7 @@ def list_commands(diagnosis: Diagnosis, path: str | None) -> list[Row]:
     more = "-v: all figures · --html FILE: a page for a browser"
     if not diagnosis.causes or not diagnosis.is_replayed:
         return [Row("More", more, n_lines=2)]
-    return [Row("More", _explain(diagnosis.causes[0], path), n_lines=2), Row("", more, n_lines=2)]
+    return [Row("More", _explain(diagnosis.told[0], path), n_lines=2), Row("", more, n_lines=2)]
 
 
 def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool) -> Iterator[Row]:
@@ -185,7 +183,7 @@ def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool)
         yield Row("Do", f"nothing now, it is over: {words.bound(cause)}", n_lines=2)
     else:
         who = f"who: {escape(cause.who)}" if cause.who else ""
-        label = "If so" if cause.fixes and cause.confidence < _PROBABLE else "Do"
+        label = "If so" if cause.fixes and cause.confidence < PROBABLE else "Do"
         yield Row(label, describe_action(cause), who, n_lines=2 if is_tight else 3)
     if why := list_reasons(cause):
         yield Row("Why", why[0], n_lines=1 if is_tight else 2, extras=tuple(why[1:]))

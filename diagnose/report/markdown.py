@@ -96,9 +96,9 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
         head = ["", "Severity", "Cause", "Place", "Since when", "Recoverable", "Share", "Confidence"]
         yield table(
             head,
-            [_row(n, cause, is_placed=not diagnosis.is_from_log) for n, cause in enumerate(diagnosis.causes, start=1)],
+            [_row(n, cause, is_placed=not diagnosis.is_from_log) for n, cause in enumerate(diagnosis.told, start=1)],
         )
-    for n, cause in enumerate(diagnosis.causes, start=1):
+    for n, cause in enumerate(diagnosis.told, start=1):
         yield from _about_cause(n, cause, is_placed=not diagnosis.is_from_log)
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "### In which order"

@@ -78,7 +78,7 @@ def draw_about(page: Page, data: ReportData, slots: Sequence[StepSlot]) -> None:
     }
     headline = Slice(words.headline(diagnosis), "verdict", begin_ns, end_ns, finite(args))
     page.slice(Thread(ABOUT, "verdict", 0), headline)
-    for place, cause in enumerate(diagnosis.causes):
+    for place, cause in enumerate(diagnosis.told):
         thread = Thread(ABOUT, f"{place + 1}. {prose(cause.title)}", 2 + place)
         page.slice(thread, Slice(words.titled(cause), "cause", begin_ns, end_ns, _explain(cause)))
         for slot in slots:

@@ -60,7 +60,7 @@ def _sections(
     headline = Text(words.headline(diagnosis), style=VERDICT_STYLES.get(diagnosis.verdict, "bold"))
     yield "", Group(headline, *(Text(f"{name(what)}: {escape(path)}") for what, path in links))
     yield "", draw_facts(facts.summarize(diagnosis))
-    for n, cause in enumerate(diagnosis.causes, start=1):
+    for n, cause in enumerate(diagnosis.told, start=1):
         title = Text(
             f"{n}. {facts.head(cause, is_placed=not diagnosis.is_from_log)}",
             style=SEVERITY_STYLES.get(cause.severity or "", "bold"),

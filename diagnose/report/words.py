@@ -305,7 +305,7 @@ def summary(diagnosis: Diagnosis) -> str:
     said = f"{name(diagnosis.job.job_id) or 'job'}: {escape(diagnosis.verdict)}"
     if not diagnosis.causes:
         return f"{said}, {finding(diagnosis).partition(' — ')[2]}"
-    first, *others = diagnosis.causes
+    first, *others = diagnosis.told
     said += f", {at_place(prose(first.title), first.where, is_placed=not diagnosis.is_from_log)}"
     if first.recoverable >= NO_SHARE and not diagnosis.is_from_collectives and not is_hang(diagnosis):
         said += f", steps {times(1 / (1 - first.recoverable) if first.recoverable < 1 else math.inf)} as long"
@@ -324,7 +324,7 @@ def finding(diagnosis: Diagnosis) -> str:
         return f"noisy — {prose(diagnosis.why)}"
     if not diagnosis.causes:
         return escape(diagnosis.verdict)
-    first = diagnosis.causes[0]
+    first = diagnosis.told[0]
     others = len(diagnosis.causes) - 1
     also = f", and {count(others, 'more cause')}" if others else ""
     return f"{escape(diagnosis.verdict)} — {titled(first)}{also}; {promise(first, of_several=others > 0)}"

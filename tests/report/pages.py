@@ -30,7 +30,7 @@ def promised(text: str) -> set[str]:
 
 def assert_promises_agree(diagnosis: Diagnosis) -> None:
     """The headline promises what its first fix gives, to the digit printed, on every page; else only what would be the most."""
-    first = diagnosis.causes[0]
+    first = diagnosis.told[0]
     headline, page = words.headline(diagnosis), " ".join(page_of(diagnosis, width=110).split())
     if first.fixes and first.recoverable_after_others is None and words.price(first.fixes[0]) is not None:
         cut = words.percent(1 - 1 / first.fixes[0].predicted_speedup)

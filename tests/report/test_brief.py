@@ -16,7 +16,7 @@ from diagnose.model.cause import Alternative, Cause, EvidenceItem, Fix, NotCheck
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Ledger
 from diagnose.model.place import Link, Where, Worker
-from diagnose.report import overview, terminal, words
+from diagnose.report import markdown, overview, terminal, words
 from diagnose.report.brief import render
 from diagnose.report.escape import escape
 from diagnose.report.gist import list_reasons
@@ -242,6 +242,33 @@ def test_many_causes() -> None:
     page = page_of(many)
     assert "Cause 1" in page and "Cause 3" in page and "Cause 4" not in page
     assert re.search(r"^ +and 6 more causes$", page, re.MULTILINE)
+
+
+def test_what_is_doubted_is_told_last() -> None:
+    """First what is more probable than not, and there what most of the loss is to be expected of, on every page and in the summary."""
+    names = ("worker-fault", "unknown", "expert-imbalance", "stage-imbalance", "data-loading")
+    shares, sure = (0.52, 0.3, 0.15, 0.25, 0.02), (0.09, 0.6, 0.91, 0.9, 0.49)
+    first = two_causes().causes[0]
+    causes = [
+        msgspec.structs.replace(first, cause=name, title=f"the {name}", share=share, confidence=confidence)
+        for name, share, confidence in zip(names, shares, sure, strict=True)
+    ]
+    found = dataclasses.replace(two_causes(), causes=tuple(causes))
+    told = ["stage-imbalance", "unknown", "expert-imbalance", "worker-fault", "data-loading"]
+    assert [cause.cause for cause in found.told] == told
+    assert [cause["cause"] for cause in found.to_dict()["causes"]] == list(names)
+    assert ", the stage-imbalance, " in words.summary(found) and "straggling — the stage-imbalance" in words.headline(
+        found
+    )
+    long_page = terminal.render(found, width=100, color=False)
+    for page in (page_of(found), long_page[long_page.index("1. ") :], markdown.render(found).partition("###")[2]):
+        places = [page.index(f"the {name}") for name in told if f"the {name}" in page]
+        assert len(places) >= 3 and places == sorted(places), page
+    of_log = [msgspec.structs.replace(cause, share=None) for cause in causes]
+    assert [cause.cause for cause in dataclasses.replace(found, causes=tuple(of_log)).told] == [
+        *("unknown", "expert-imbalance", "stage-imbalance"),
+        *("worker-fault", "data-loading"),
+    ]
 
 
 def test_alternatives_and_doubts() -> None:

@@ -128,9 +128,9 @@ def render_without_replay(diagnosis: Diagnosis, location: str, *, options: str =
 
 def _draw_proofs(diagnosis: Diagnosis) -> list[Picture | None]:
     """Draw what shows each cause, under keys that differ; None for a cause that keeps nothing to draw."""
-    kinds = [cause.proof.kind if cause.proof is not None else "" for cause in diagnosis.causes]
+    kinds = [cause.proof.kind if cause.proof is not None else "" for cause in diagnosis.told]
     keys = [f"{kind}-{n}" if (n := kinds[:i].count(kind)) else kind for i, kind in enumerate(kinds)]
-    drawn = zip(diagnosis.causes[:_MAX_PROOFS], keys, strict=False)
+    drawn = zip(diagnosis.told[:_MAX_PROOFS], keys, strict=False)
     return [draw_proof(diagnosis, cause, key) for cause, key in drawn]
 
 
@@ -141,7 +141,7 @@ def _draw_ledger(diagnosis: Diagnosis) -> Picture | None:
 
 def _draw_beside(data: ReportData) -> Picture | None:
     """Draw what stands beside the picture of the first cause; with no cause the map of workers."""
-    causes = data.diagnosis.causes
+    causes = data.diagnosis.told
     kind = causes[0].proof.kind if causes and causes[0].proof is not None else ""
     return _BESIDE[kind](data) if kind in _BESIDE else None
 
@@ -222,7 +222,7 @@ def _describe(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
     name = _short(escape(diagnosis.job.job_id)) or "job"
     short = dataclasses.replace(diagnosis, job=dataclasses.replace(diagnosis.job, job_id="job"))
     said = words.headline(short).removeprefix("job: ").removeprefix(f"{escape(diagnosis.verdict)} — ")
-    causes = [_about_cause(cause, is_placed=not diagnosis.is_from_log) for cause in diagnosis.causes]
+    causes = [_about_cause(cause, is_placed=not diagnosis.is_from_log) for cause in diagnosis.told]
     return {
         "name": name,
         "headline": said[:1].upper() + said[1:],
