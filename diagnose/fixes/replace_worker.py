@@ -98,10 +98,11 @@ def weigh(analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
     figures = {**remedy.figures, "break_even_steps": steps, "steps_left": left}
     if steps is None or left is None or left >= steps:
         return dataclasses.replace(remedy, figures=figures)
+    until = "" if left == 0 else "let it finish; "
     ends = "the trace goes to the job's end" if left == 0 else f"{left:,} steps are left"
     return dataclasses.replace(
         remedy,
-        summary=f"let it finish; before the next job {remedy.summary}",
+        summary=f"{until}before the next job {remedy.summary}",
         figures=figures,
         risks=(*remedy.risks[:-1], f"{ends}, and a restart pays off after {steps:,} steps"),  # nothing is trained again
     )

@@ -340,7 +340,8 @@ def promise(cause: Cause, *, of_several: bool = False) -> str:
         return bound(cause)
     fix = "the first fix" if of_several else "the fix"
     if is_for_next_job(cause.fixes[0]):
-        return f"let it finish: with {fix} steps of the next job are {percent(gain)} shorter"
+        until = "let it finish: " if cause.fixes[0].figures.get("steps_left") else ""
+        return f"{until}with {fix} steps of the next job are {percent(gain)} shorter"
     return f"{fix} makes steps {percent(gain)} shorter"
 
 

@@ -159,18 +159,27 @@ def test_draining_a_host() -> None:
 
 
 def test_a_restart_pays_off_after() -> None:
-    """Seconds of a restart over seconds gained a step, rounded up; a job that ends sooner is told."""
+    """Seconds of a restart over seconds gained a step, rounded up; a job that ends sooner is told, and so is one that is over."""
     job = analysis(SPEC, SLOW)
     remedy = propose(replace_worker, job, restart_s="100")
     weighed = replace_worker.weigh(job, remedy, 0.3)
     assert weighed.figures["break_even_steps"] == 334
-    trace = dataclasses.replace(
-        job.trace, job=dataclasses.replace(job.trace.job, steps_total=int(job.breakdown.steps.max()) + 11)
+    last = int(job.breakdown.steps.max())
+    short, over = (
+        replace_worker.weigh(
+            dataclasses.replace(
+                job,
+                trace=dataclasses.replace(job.trace, job=dataclasses.replace(job.trace.job, steps_total=total)),
+            ),
+            remedy,
+            0.3,
+        )
+        for total in (last + 11, last + 1)
     )
-    short = replace_worker.weigh(dataclasses.replace(job, trace=trace), remedy, 0.3)
     assert short.figures["steps_left"] == 10
     assert short.summary.startswith("let it finish; before the next job replace the worker")
     assert short.risks == ("10 steps are left, and a restart pays off after 334 steps",)
+    assert over.summary.startswith("before the next job replace the worker")
 
 
 @pytest.mark.parametrize(

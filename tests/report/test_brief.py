@@ -200,12 +200,16 @@ def test_unknown_promises_nothing() -> None:
 
 
 def test_let_it_finish() -> None:
-    """Where a restart pays off only after the end, nobody is told to restart now."""
+    """Where a restart pays off only after the end, nobody is told to restart now; a job that is over need not be let finish."""
     page = page_of(diagnosed("worker-fault"))
     assert "let it finish; before the next job replace the worker at dp 1 stage 0" in page and "pays off" not in page
     assert "let it finish: with the fix steps of the next job are 15% shorter" in words.headline(
         diagnosed("worker-fault")
     )
+    (cause,) = worker_fault().causes
+    fix = msgspec.structs.replace(cause.fixes[0], figures={"break_even_steps": 300, "steps_left": 0})
+    over = dataclasses.replace(worker_fault(), causes=(msgspec.structs.replace(cause, fixes=(fix,)),))
+    assert "; with the fix steps of the next job are 48% shorter" in words.headline(over)
 
 
 def test_after_the_others() -> None:
