@@ -55,7 +55,7 @@ def price_causes(analysis: Analysis, wanted: Sequence[CauseToFix]) -> Prices:
             if isinstance(one, Priced):
                 priced.append(one)
             elif not one.obvious:
-                refused.append(RefusedFix(named.fix, one.reason))
+                refused.append(RefusedFix(named.fix, one.reason, named.summary))
         priced.sort(key=lambda one: one.step_s)  # stable: the rule's order where they are equal
         found.append((tuple(one.fix for one in priced), tuple(refused)))
         if priced:

@@ -66,6 +66,7 @@ class RefusedFix(Struct, frozen=True):
 
     fix: str
     reason: str
+    summary: Annotated[str, says("the fix in a few words; empty where the rule has none")] = ""
 
 
 class Subcause(Struct, frozen=True):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from diagnose.model.budget import Lever
-from diagnose.model.cause import Alternative, Cause, Fix
+from diagnose.model.cause import Alternative, Cause, Fix, RefusedFix
 from diagnose.model.collectives import CollectivesDocument
 from diagnose.model.components import COMPONENTS, STALLED
 from diagnose.model.diagnosis import Diagnosis
@@ -381,6 +381,15 @@ def list_slow_ranks(diagnosis: Diagnosis) -> list[str]:
     said = {item.text for cause in diagnosis.causes for item in cause.evidence}
     slow_ranks = diagnosis.log.slow_ranks if diagnosis.log is not None else ()
     return [prose(slow.text) for slow in slow_ranks if slow.text not in said]
+
+
+def name_refused(fix: RefusedFix) -> str:
+    """Name a fix that is not for this job: its words, and its name behind.
+
+    >>> name_refused(RefusedFix("repartition-stages", "one layer a stage", "move layers"))
+    'move layers (repartition-stages)'
+    """
+    return f"{prose(fix.summary)} ({escape(fix.fix)})" if fix.summary else escape(fix.fix)
 
 
 def predict(fix: Fix) -> str | None:

@@ -217,8 +217,9 @@ def describe_action(cause: Cause) -> str:
     if not cause.fixes:
         if not cause.refused_fixes:
             return f"no fix is known, {words.bound(cause)}"
-        refused = escape(cause.refused_fixes[0].fix)
-        return f"{refused} is not for this job, and no other fix is known: {words.bound(cause)}"
+        refused = cause.refused_fixes[0]
+        what = prose(refused.summary) or escape(refused.fix)
+        return f"no fix is known, {words.bound(cause)}; not for this job: {what} ({prose(refused.reason)})"
     first = cause.fixes[0]
     if cause.recoverable_after_others is not None:
         return f"{prose(first.summary)}: {words.bound(cause)}"

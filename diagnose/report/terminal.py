@@ -162,7 +162,7 @@ def _about_cause(cause: Cause, *, thorough: bool) -> list[tuple[str, RenderableT
         fixes = [_draw_fix(n, fix, thorough=thorough) for n, fix in enumerate(cause.fixes, start=1)]
         rows.append(("What to do", Group(*fixes)))
     if cause.refused_fixes:
-        refused = [f"{escape(fix.fix)}: {prose(fix.reason)}" for fix in cause.refused_fixes]
+        refused = [f"{facts.name_refused(fix)}: {prose(fix.reason)}" for fix in cause.refused_fixes]
         rows.append(("Not for this job", draw_bullets(refused)))
     rows += [row for row in measures if row not in place]
     if cause.evidence:

@@ -224,11 +224,17 @@ def test_after_the_others() -> None:
 
 
 def test_a_fix_that_is_not_for_this_job() -> None:
-    """Where the only fix is refused the page says so before it says what would come back."""
+    """Where the only fix is refused the page says what would come back, which fix is not for this job, in its words, and why."""
     first, second = two_causes().causes
-    stuck = msgspec.structs.replace(second, refused_fixes=(RefusedFix("async-checkpoint", "it saves so already"),))
-    page = " ".join(page_of(dataclasses.replace(two_causes(), causes=(first, stuck))).split())
-    assert "Do async-checkpoint is not for this job, and no other fix is known: up to 7.0% without it" in page
+    for summary, named in (("", "async-checkpoint"), ("save in the background", "save in the background")):
+        refused = RefusedFix("async-checkpoint", "it saves so already", summary)
+        stuck = dataclasses.replace(
+            two_causes(), causes=(first, msgspec.structs.replace(second, refused_fixes=(refused,)))
+        )
+        said = f"Do no fix is known, up to 7.0% without it; not for this job: {named} (it saves so already)"
+        assert said in " ".join(page_of(stuck).split())
+    long_page = terminal.render(stuck, width=200, color=False)
+    assert "• save in the background (async-checkpoint): it saves so already" in long_page
 
 
 def test_what_makes_a_cause_less_sure_is_no_reason_for_it() -> None:
