@@ -293,7 +293,7 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
     if a_day is None:
         return f"{said}; over since step {max(cause.when.recovery_step or 0 for cause in diagnosis.causes)}"
     without = " without what is over" if any(map(diagnosis.is_over, diagnosis.causes)) else ""
-    return f"{said}; {words.hours(a_day)} a day{without}"
+    return f"{said}; {words.hours(a_day)} GPU hours a day{without}"
 
 
 def hours_lost_a_day(diagnosis: Diagnosis) -> float | None:
