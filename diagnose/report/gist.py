@@ -32,6 +32,8 @@ _PART_SHARE = 0.01
 _LONG_COMMAND = 70
 #: Parts of a step in more characters than this do not fit their two lines.
 _LONG_PARTS = 138
+#: Characters of what is said of all others: "; other 3.2%".
+_OTHER_LENGTH = 12
 #: What a recording lacks that has none of the ranks that its only one waits for.
 _PEERS = "peers"
 #: A collective that did not end, in the words of PyTorch, and what says who was missing.
@@ -256,14 +258,24 @@ def _describe_plan(plan: Plan) -> str:
 
 
 def _describe_budget(budget: Budget) -> str:
-    """Say where the GPU-seconds of a step go, the largest parts first."""
+    """Say where the GPU-seconds of a step go, the largest parts first, and how much is in none of them."""
     parts = sorted(list_parts(budget.measured(), budget.lost), key=lambda part: -part[1])
     large = [part for part in parts if part[1] >= _PART_SHARE][:_MOST_PARTS]
-    said = ""
-    for name, share, _ in large:
+    said, left = _fit_parts(large, _LONG_PARTS)
+    if left < _PART_SHARE:
+        return said
+    said, left = _fit_parts(large, _LONG_PARTS - _OTHER_LENGTH)
+    return f"{said}; other {words.percent(left)}" if said else ""
+
+
+def _fit_parts(parts: Sequence[tuple[str, float, bool]], most: int) -> tuple[str, float]:
+    """Write the parts that have room in so many characters; give the rest of the step, too."""
+    said, left = "", 1.0
+    for name, share, _ in parts:
         longer = f"{said}; {escape(name)} {words.percent(share)}" if said else f"{escape(name)} {words.percent(share)}"
-        said = longer if len(longer) <= _LONG_PARTS else said
-    return said
+        if len(longer) <= most:
+            said, left = longer, left - share
+    return said, left
 
 
 def _describe_lever(lever: Lever) -> str:

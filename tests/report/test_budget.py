@@ -1,11 +1,14 @@
 """Where the step goes, in words."""
 
 import dataclasses
+import re
 
+import msgspec.structs
 import pytest
 
 from diagnose.model.budget import Budget, HostWait
 from diagnose.report import budget as words_of
+from diagnose.report.gist import list_rows
 from diagnose.report.terminal import render
 from tests import fixture_jobs
 from tests.report.hostile import HOSTILE
@@ -23,6 +26,29 @@ def test_parts_come_in_order_and_add_up() -> None:
     names = [name for name, _, _ in found]
     assert names == ["computing", "lost to data-loading", "lost to worker-fault", "lost, unexplained"]
     assert sum(share for _, share, _ in found) == pytest.approx(1.0)
+
+
+def test_the_first_page_says_what_it_leaves_out() -> None:
+    """Small parts, and those without room, are other: what is said sums to all; less than 1% is not worth it."""
+    budget = fixture_jobs.diagnosed("expert-imbalance").budget
+    assert budget is not None
+    shares = {name: 0.0 for name in Budget.PARTS} | {"compute": 0.6, "bubble": 0.2, "host": 0.004, "evaluation": 0.004}
+    for lost, other in ((0.192, ""), (0.182, "other 1.8%")):
+        one = msgspec.structs.replace(budget, **shares, lost={"unexplained": lost})
+        row = _say_step(one)
+        assert row.startswith("computing 60%; pipeline bubble 20%; lost, unexplained 1") and row.endswith(other or "%")
+        assert ("other" in row) == bool(other)
+    many = {f"a-rule-of-a-user-with-a-very-long-name-{n}": 0.05 for n in range(4)}
+    row = _say_step(msgspec.structs.replace(budget, **shares, lost=many))
+    assert row.endswith("; other 15%") and len(row) <= 138
+    assert sum(map(float, re.findall(r"([0-9.]+)%", row))) == pytest.approx(100.0)
+
+
+def _say_step(budget: Budget) -> str:
+    """Give the row of the first page on where the step goes."""
+    found = dataclasses.replace(fixture_jobs.diagnosed("expert-imbalance"), budget=budget)
+    (row,) = (row.text for row in list_rows(found) if row.label == "Step")
+    return row
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
