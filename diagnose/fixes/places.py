@@ -3,12 +3,12 @@
 Enters: places and settings. Leaves: masks of workers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from diagnose.errors import UsageError, name_some
-from diagnose.model.place import Worker
+from diagnose.model.place import Worker, name_whole
 from diagnose.model.trace import Bools, Ints, Trace
 
 
@@ -41,13 +41,20 @@ def mask_hosts(trace: Trace, hosts: Iterable[str]) -> Bools:
 
 
 def name_workers(workers: Iterable[Worker | tuple[int, int]]) -> str:
-    """Name workers in words, the first three of them.
+    """Name workers in words, the first three of them, by label.
 
-    >>> name_workers([(0, 3), (1, 3)])
+    >>> name_workers([(1, 3), (0, 3)])
     'dp 0 stage 3, dp 1 stage 3'
     """
     pairs = [(w.dp, w.pp) if isinstance(w, Worker) else w for w in workers]
-    return name_some([f"dp {dp} stage {stage}" for dp, stage in pairs], 3)
+    return name_some([f"dp {dp} stage {stage}" for dp, stage in (*sorted(pairs[:3]), *pairs[3:])], 3)
+
+
+def count_workers(workers: Sequence[tuple[int, int]], trace: Trace) -> str:
+    """Say how many workers, and which: all of a stage or of a dp rank by that."""
+    shape = max(trace.job.dp_size, trace.n_dp), max(trace.job.pp_size, trace.n_stages)
+    whole = name_whole(workers, shape)
+    return f"the {len(workers)} workers of {whole}" if whole else f"{len(workers)} workers: {name_workers(workers)}"
 
 
 def read_worker(settings: Mapping[str, str], trace: Trace, fix: str) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ import numpy as np
 from diagnose.errors import UsageError, name_some
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import (
+    count_workers,
     host_of,
     labels_of,
     mask_hosts,
@@ -63,11 +64,11 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     theirs = mask_hosts(trace, hosts)
     drained = bool(hosts) and not theirs.all()
     good = int((theirs & ~slow).sum()) if drained else 0
-    who = name_workers(_worst_first(analysis, place, chosen))
+    workers = _worst_first(analysis, place, chosen)
     summary = (
-        f"replace {_name_rank(place, chosen, trace)} at {who}"
+        f"replace {_name_rank(place, chosen, trace)} at {name_workers(workers)}"
         if chosen.sum() == 1
-        else f"replace {chosen.sum()} workers: {who}"
+        else f"replace {count_workers(workers, trace)}"
     )
     if hosts and not drained:
         summary += f"; first look on {', '.join(hosts[:3])}, where the whole job runs"

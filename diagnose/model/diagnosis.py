@@ -24,7 +24,7 @@ from diagnose.model.diagnosis_document import (
     VerdictName,
     WorkerSlowdown,
 )
-from diagnose.model.place import Worker
+from diagnose.model.place import Shape, Worker
 from diagnose.model.plain import to_plain
 from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.trace import Bools, Ints, Job, Seconds
@@ -102,6 +102,13 @@ class Diagnosis:
         """True where there are no operations, only the log of a run: nothing was replayed."""
         return self.log is not None and self.n_ops == 0
 
+    @property
+    def shape(self) -> Shape | None:
+        """Numbers of dp ranks and stages, of all that the job has; None where it is not known."""
+        if not self.parallelism_known:
+            return None
+        return max(self.job.dp_size, len(self.dp_labels)), max(self.job.pp_size, len(self.stage_labels))
+
     def is_over(self, cause: Cause) -> bool:
         """Say whether a cause costs nothing any more: a log has the whole run; what went in a trace, a sample, may come again."""
         return self.is_from_log and cause.when.is_past
@@ -127,7 +134,7 @@ class Diagnosis:
 
     @property
     def summary(self) -> str:
-        """One line for people: job, verdict, the cause that is told first, place, and how much longer steps are for it; safe to show."""
+        """One line for people: job, verdict, the cause told first, place, and how much longer steps are for it; safe to show."""
         line: str = importlib.import_module("diagnose.report.words").summary(
             self
         )  # by name: no type here knows reports

@@ -1,5 +1,6 @@
 """Places in a job: workers, the links between them, and the hosts they run on."""
 
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from msgspec import Struct
@@ -49,3 +50,38 @@ class Where(Struct, frozen=True):
     stages: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     links: tuple[Link, ...] = ()
+
+
+#: Numbers of dp ranks and of stages that a job has.
+Shape = tuple[int, int]
+#: Labels named before the others are counted.
+_MOST_LABELS = 3
+
+
+def name_whole(workers: Iterable[tuple[int, int]], shape: Shape) -> str:
+    """Name workers, (dp rank, stage) each, that are all of some stages or of some dp ranks; empty where they are not.
+
+    >>> name_whole([(0, 1), (1, 1)], (2, 4)), name_whole([(3, 0), (3, 1)], (4, 2)), name_whole([(0, 1), (1, 1)], (4, 2))
+    ('stage 1', 'dp 3, all stages', '')
+    """
+    pairs = set(workers)
+    dps, stages = ({pair[side] for pair in pairs} for side in (0, 1))
+    if len(pairs) < 2 or len(pairs) != len(dps) * len(stages):
+        return ""
+    if (len(dps), len(stages)) == shape:
+        return "the whole job"
+    if len(dps) == shape[0]:
+        return f"stage{'s' if len(stages) > 1 else ''} {list_labels(sorted(stages))}"
+    return f"dp {list_labels(sorted(dps))}, all stages" if len(stages) == shape[1] > 1 else ""
+
+
+def list_labels(labels: Sequence[int]) -> str:
+    """Write a few labels, and count the others.
+
+    >>> list_labels([2]), list_labels([0, 3]), list_labels([0, 1, 2, 3, 5])
+    ('2', '0 and 3', '0, 1, 2 and 2 more')
+    """
+    named = [str(label) for label in labels[:_MOST_LABELS]]
+    left = len(labels) - len(named)
+    last = f"{left} more" if left else named.pop()
+    return f"{', '.join(named)} and {last}" if named else last

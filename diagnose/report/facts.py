@@ -12,6 +12,7 @@ from diagnose.model.collectives import CollectivesDocument
 from diagnose.model.components import COMPONENTS, STALLED
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import LogRestart, LogSpikes, MadeBy
+from diagnose.model.place import Shape
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Job
 from diagnose.model.training_log import LogFacts
@@ -302,9 +303,11 @@ def describe_replay(diagnosis: Diagnosis) -> str:
     return f"faithful, {miss}" if diagnosis.fidelity.ok else f"NOT faithful, {miss} (5% at most)"
 
 
-def head(cause: Cause, *, is_placed: bool = True) -> str:
+def head(cause: Cause, *, is_placed: bool = True, shape: Shape | None = None) -> str:
     """Give the first line of a cause: how severe, which, where, and its title; a log knows of a place only where it names one."""
-    return words.first_line(cause.severity, escape(cause.cause), cause.where, cause.title, is_placed=is_placed)
+    return words.first_line(
+        cause.severity, escape(cause.cause), cause.where, cause.title, is_placed=is_placed, shape=shape
+    )
 
 
 def measure(cause: Cause) -> list[tuple[str, str]]:

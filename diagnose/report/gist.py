@@ -12,6 +12,7 @@ from diagnose.model.budget import Budget, Lever
 from diagnose.model.cause import NO_SIGN, Cause, Fix
 from diagnose.model.diagnosis import PROBABLE, Diagnosis
 from diagnose.model.diagnosis_document import Plan
+from diagnose.model.place import Shape
 from diagnose.model.training_log import LogFacts
 from diagnose.report import facts, words
 from diagnose.report.budget import list_parts
@@ -176,7 +177,7 @@ def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool)
     """Say which cause, where and since when; what to do and what that gives; and why."""
     yield Row(
         "Cause" if n is None else f"Cause {n}",
-        _describe_cause(cause, is_placed=not diagnosis.is_from_log),
+        _describe_cause(cause, is_placed=not diagnosis.is_from_log, shape=diagnosis.shape),
         _weigh(cause),
         2,
         cause.severity or "",
@@ -193,10 +194,10 @@ def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool)
     yield from (Row("But", text, n_lines=1 if is_tight else 3) for text in against)
 
 
-def _describe_cause(cause: Cause, *, is_placed: bool) -> str:
+def _describe_cause(cause: Cause, *, is_placed: bool, shape: Shape | None) -> str:
     """Say which cause, where, and since when; a log knows of a place only where it names one."""
     workers = cause.where.workers
-    where = words.worker(workers[0]) if len(workers) == 1 else words.place(cause.where)
+    where = words.worker(workers[0]) if len(workers) == 1 else words.place(cause.where, shape)
     where = where or ("spread over the job" if is_placed else "")
     said = f"{prose(cause.title)}: {where}" if where else prose(cause.title)
     others = [
@@ -348,7 +349,7 @@ def _explain(cause: Cause, path: str | None) -> str:
     return command if len(command) <= _LONG_COMMAND else f"diagnose explain JOB {escape(cause.cause)}"
 
 
-def name_causes(causes: Sequence[Cause]) -> str:
+def name_causes(causes: Sequence[Cause], shape: Shape | None = None) -> str:
     """Name the first cause with its place, and count the others."""
     more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
-    return f"{words.titled(causes[0])}{more}" if causes else ""
+    return f"{words.titled(causes[0], shape)}{more}" if causes else ""

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 from diagnose.model.cause import Cause
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.place import Shape
 from diagnose.report import facts, words
 from diagnose.report.escape import escape, name, prose
 
@@ -67,13 +68,13 @@ def _outcomes(diagnosis: Diagnosis) -> list[tuple[str, ET.Element | None]]:
         reason = prose(facts.without_features(entry.reason, diagnosis))
         found[entry.cause] = ET.Element("skipped", message=reason)
     for cause in diagnosis.causes:
-        found[cause.cause] = _fail(cause, is_placed=not diagnosis.is_from_log)
+        found[cause.cause] = _fail(cause, is_placed=not diagnosis.is_from_log, shape=diagnosis.shape)
     return sorted(found.items())
 
 
-def _fail(cause: Cause, *, is_placed: bool) -> ET.Element:
+def _fail(cause: Cause, *, is_placed: bool, shape: Shape | None) -> ET.Element:
     """Say in a failure what was found, and below it how much, why and what to do."""
-    message = f"{facts.head(cause, is_placed=is_placed)}; {words.promise(cause)}"
+    message = f"{facts.head(cause, is_placed=is_placed, shape=shape)}; {words.promise(cause)}"
     failure = ET.Element("failure", type=escape(cause.severity or "cause"), message=message)
     lines = [f"{label}: {'; '.join(fact.splitlines())}" for label, fact in facts.measure(cause)]
     lines += [f"Evidence: {sentence}" for sentence in facts.describe_evidence(cause)]

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Plan
+from diagnose.model.place import Shape
 from diagnose.report import facts, gist, words
 from diagnose.report.escape import escape, name, prose
 
@@ -96,10 +97,13 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
         head = ["", "Severity", "Cause", "Place", "Since when", "Recoverable", "Share", "Confidence"]
         yield table(
             head,
-            [_row(n, cause, is_placed=not diagnosis.is_from_log) for n, cause in enumerate(diagnosis.told, start=1)],
+            [
+                _row(n, cause, is_placed=not diagnosis.is_from_log, shape=diagnosis.shape)
+                for n, cause in enumerate(diagnosis.told, start=1)
+            ],
         )
     for n, cause in enumerate(diagnosis.told, start=1):
-        yield from _about_cause(n, cause, is_placed=not diagnosis.is_from_log)
+        yield from _about_cause(n, cause, is_placed=not diagnosis.is_from_log, shape=diagnosis.shape)
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         yield "### In which order"
         yield _list_plan(diagnosis.plan)
@@ -118,14 +122,14 @@ def _blocks(diagnosis: Diagnosis) -> Iterator[str]:
     yield f"Made by {text(facts.describe_makers(diagnosis.made_by))}."
 
 
-def _row(n: int, cause: Cause, *, is_placed: bool) -> list[str]:
+def _row(n: int, cause: Cause, *, is_placed: bool, shape: Shape | None) -> list[str]:
     """Give the line of a cause in the overview."""
     after = cause.recoverable_after_others
     return [
         str(n),
         escape(cause.severity or "-"),
         code(cause.cause),
-        text(words.spot(cause.where, is_placed=is_placed).removeprefix("at ")) or words.NOT_KNOWN,
+        text(words.spot(cause.where, is_placed=is_placed, shape=shape).removeprefix("at ")) or words.NOT_KNOWN,
         text(words.since(cause.when)) or words.NOT_KNOWN,
         words.percent(cause.recoverable) if after is None else f"{words.percent(after)} after the others",
         words.percent(cause.share),
@@ -133,10 +137,10 @@ def _row(n: int, cause: Cause, *, is_placed: bool) -> list[str]:
     ]
 
 
-def _about_cause(n: int, cause: Cause, *, is_placed: bool) -> Iterator[str]:
+def _about_cause(n: int, cause: Cause, *, is_placed: bool, shape: Shape | None) -> Iterator[str]:
     """Say of one cause what there is beside the overview: all places, evidence, fixes."""
     severity = f"{escape(cause.severity.upper())} " if cause.severity else ""
-    where = words.spot(cause.where, is_placed=is_placed)
+    where = words.spot(cause.where, is_placed=is_placed, shape=shape)
     place = f"{'' if where.startswith('at ') else ','} {text(where)}" if where else ""
     yield f"### {n}. {severity}{code(cause.cause)}{place}: {text(cause.title)}"
     yield bullets([f"{label}: {'; '.join(map(text, fact.splitlines()))}" for label, fact in facts.measure(cause)])

@@ -38,7 +38,7 @@ def sum_up(diagnosis: Diagnosis) -> JobInBrief:
         verdict=escape(diagnosis.verdict),
         slower=words.slower(recorded / without_s) if is_slow and without_s is not None else "",
         hours_a_day=gist.hours_lost_a_day(diagnosis) if is_slow else None,
-        cause=gist.name_causes(diagnosis.told),
+        cause=gist.name_causes(diagnosis.told, diagnosis.shape),
     )
 
 

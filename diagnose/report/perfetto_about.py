@@ -80,7 +80,7 @@ def draw_about(page: Page, data: ReportData, slots: Sequence[StepSlot]) -> None:
     page.slice(Thread(ABOUT, "verdict", 0), headline)
     for place, cause in enumerate(diagnosis.told):
         thread = Thread(ABOUT, f"{place + 1}. {prose(cause.title)}", 2 + place)
-        page.slice(thread, Slice(words.titled(cause), "cause", begin_ns, end_ns, _explain(cause)))
+        page.slice(thread, Slice(words.titled(cause, diagnosis.shape), "cause", begin_ns, end_ns, _explain(cause)))
         for slot in slots:
             if _acts(cause, slot.step):
                 name = f"{prose(cause.title)} in step {slot.step}"

@@ -62,7 +62,7 @@ def _sections(
     yield "", draw_facts(facts.summarize(diagnosis))
     for n, cause in enumerate(diagnosis.told, start=1):
         title = Text(
-            f"{n}. {facts.head(cause, is_placed=not diagnosis.is_from_log)}",
+            f"{n}. {facts.head(cause, is_placed=not diagnosis.is_from_log, shape=diagnosis.shape)}",
             style=SEVERITY_STYLES.get(cause.severity or "", "bold"),
         )
         yield title, draw_facts(_about_cause(cause, thorough=thorough))

@@ -13,7 +13,7 @@ from diagnose.model.cause import Alternative, Cause, Fix, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
-from diagnose.model.place import Link, Where, Worker
+from diagnose.model.place import Link, Shape, Where, Worker, list_labels, name_whole
 from diagnose.numerics.robust import Floats
 from diagnose.report.escape import escape, name, prose
 
@@ -220,12 +220,13 @@ def some_of(names: Sequence[str]) -> list[str]:
 
 
 def places(where: Where) -> list[str]:
-    """List where a cause sits, one line a worker or link; empty where it is spread over the job.
+    """List where a cause sits, one line a worker or link, the worst of them by label; empty where it is spread over the job.
 
     >>> places(Where(workers=(Worker(0, 1, host="gpu-17"),), stages=(3, 4), hosts=("gpu-17",)))
     ['dp 0, stage 1 (host gpu-17)', 'stages 3, 4']
     """
-    lines = some_of([worker(who) for who in where.workers]) + some_of([link(ends) for ends in where.links])
+    worst = [*sorted(where.workers[:MAX_NAMED], key=lambda who: (who.dp, who.pp)), *where.workers[MAX_NAMED:]]
+    lines = some_of([worker(who) for who in worst]) + some_of([link(ends) for ends in where.links])
     named = {who.host for who in where.workers[:MAX_NAMED]}
     hosts = [] if set(where.hosts) <= named else [name(host) for host in where.hosts]
     for kind, names in (("stage", [str(stage) for stage in where.stages]), ("host", hosts)):
@@ -234,17 +235,21 @@ def places(where: Where) -> list[str]:
     return lines
 
 
-def place(where: Where) -> str:
-    """Say in a few words where a cause sits; empty where it is spread over the job.
+def place(where: Where, shape: Shape | None = None) -> str:
+    """Say in a few words where a cause sits, in a job of some shape where that is known; empty where it is spread over the job.
 
-    >>> place(Where(workers=(Worker(0, 0), Worker(1, 0))))
-    'dp 0, stage 0 and 1 more'
+    >>> place(Where(workers=(Worker(1, 0), Worker(0, 0))))
+    'stage 0, dp 0 and 1'
+    >>> place(Where(workers=(Worker(1, 0), Worker(0, 0))), (2, 4))
+    'stage 0'
     >>> place(Where(workers=(Worker(2, 0), Worker(0, 0), Worker(1, 0))))
     'stage 0, 3 workers'
     """
     hosts = [f"host {name(host)}" for host in where.hosts]
     if len(hosts) == 1 and len(where.workers) > 1:
         return f"{hosts[0]}, {len(where.workers)} workers"
+    if found := _place_several(where.workers, shape):
+        return found
     if len(where.workers) >= GROUP_FROM:
         dp, stage = ({getattr(who, side) for who in where.workers} for side in ("dp", "pp"))
         if len(stage) == 1 or len(dp) == 1:
@@ -256,6 +261,23 @@ def place(where: Where) -> str:
         if names:
             return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     return ""
+
+
+def _place_several(workers: Sequence[Worker], shape: Shape | None) -> str:
+    """Name workers that are all of a stage or of a dp rank, or that are two; empty for others, and for members of a group."""
+    pairs = sorted((who.dp, who.pp) for who in workers)
+    if any(who.tp is not None or who.cp is not None for who in workers):
+        return ""
+    if shape is not None and (whole := name_whole(pairs, shape)):
+        return whole
+    if len(pairs) != 2:
+        return ""
+    dps, stages = (sorted({pair[side] for pair in pairs}) for side in (0, 1))
+    if len(stages) == 1:
+        return f"stage {stages[0]}, dp {list_labels(dps)}"
+    if len(dps) == 1:
+        return f"dp {dps[0]}, stages {list_labels(stages)}"
+    return " and ".join(f"dp {dp}, stage {stage}" for dp, stage in pairs)
 
 
 def span(low: float, high: float) -> str:
@@ -306,7 +328,7 @@ def summary(diagnosis: Diagnosis) -> str:
     if not diagnosis.causes:
         return f"{said}, {finding(diagnosis).partition(' — ')[2]}"
     first, *others = diagnosis.told
-    said += f", {at_place(prose(first.title), first.where, is_placed=not diagnosis.is_from_log)}"
+    said += f", {at_place(prose(first.title), first.where, is_placed=not diagnosis.is_from_log, shape=diagnosis.shape)}"
     if first.recoverable >= NO_SHARE and not diagnosis.is_from_collectives and not is_hang(diagnosis):
         said += f", steps {times(1 / (1 - first.recoverable) if first.recoverable < 1 else math.inf)} as long"
     return said + (f"; {count(len(others), 'more cause')}" if others else "")
@@ -327,7 +349,9 @@ def finding(diagnosis: Diagnosis) -> str:
     first = diagnosis.told[0]
     others = len(diagnosis.causes) - 1
     also = f", and {count(others, 'more cause')}" if others else ""
-    return f"{escape(diagnosis.verdict)} — {titled(first)}{also}; {promise(first, of_several=others > 0)}"
+    return (
+        f"{escape(diagnosis.verdict)} — {titled(first, diagnosis.shape)}{also}; {promise(first, of_several=others > 0)}"
+    )
 
 
 def promise(cause: Cause, *, of_several: bool = False) -> str:
@@ -381,13 +405,13 @@ def is_for_next_job(fix: Fix) -> bool:
     return steps is not None and left is not None and left < steps
 
 
-def spot(where: Where, *, is_placed: bool = True) -> str:
+def spot(where: Where, *, is_placed: bool = True, shape: Shape | None = None) -> str:
     """Say in a few words where a cause sits, with its host where that is one; empty where nobody can know, as by a log.
 
     >>> spot(Where(workers=(Worker(0, 3, host="gpu-17"),))), spot(Where())
     ('at dp 0, stage 3 (gpu-17)', 'spread over the job')
     """
-    found = place(where)
+    found = place(where, shape)
     hosts = {who.host for who in where.workers} if len(where.workers) == 1 else set()
     host = hosts.pop() if hosts else None
     if not found:
@@ -395,19 +419,27 @@ def spot(where: Where, *, is_placed: bool = True) -> str:
     return f"at {found}{f' ({name(host)})' if host else ''}"
 
 
-def at_place(cause: str, where: Where, *, is_placed: bool = True) -> str:
+def at_place(cause: str, where: Where, *, is_placed: bool = True, shape: Shape | None = None) -> str:
     """Write a cause, escaped already, with its place behind.
 
     >>> at_place("worker-fault", Where(workers=(Worker(0, 3),))), at_place("noise", Where())
     ('worker-fault at dp 0, stage 3', 'noise, spread over the job')
     """
-    found = spot(where, is_placed=is_placed)
+    found = spot(where, is_placed=is_placed, shape=shape)
     return f"{cause}{' ' if found.startswith('at ') else ', '}{found}" if found else cause
 
 
-def first_line(severity: str | None, cause: str, where: Where, title: str, *, is_placed: bool = True) -> str:
+def first_line(
+    severity: str | None,
+    cause: str,
+    where: Where,
+    title: str,
+    *,
+    is_placed: bool = True,
+    shape: Shape | None = None,
+) -> str:
     """Write how severe a cause is, which, escaped already, where, and its title."""
-    said = at_place(cause, where, is_placed=is_placed)
+    said = at_place(cause, where, is_placed=is_placed, shape=shape)
     return f"{f'{escape(severity.upper())} ' if severity else ''}{said}: {prose(title)}"
 
 
@@ -416,9 +448,9 @@ def name_alternative(other: Alternative, cause: Cause) -> str:
     return "other places" if other.cause == cause.cause else escape(other.cause)
 
 
-def titled(cause: Cause) -> str:
+def titled(cause: Cause, shape: Shape | None = None) -> str:
     """Give a cause's title with its place behind, and what else it may be."""
-    where = place(cause.where)
+    where = place(cause.where, shape)
     others = ["something else" if a.cause == "unknown" else name_alternative(a, cause) for a in cause.alternatives]
     return " or ".join([f"{prose(cause.title)} ({where})" if where else prose(cause.title), *others])
 

@@ -27,6 +27,7 @@ from diagnose.fixes import (
 )
 from diagnose.fixes.catalogue import list_fixes
 from diagnose.fixes.frameworks import choose_how
+from diagnose.fixes.places import count_workers
 from diagnose.model.analysis import Analysis
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Loader
@@ -156,6 +157,19 @@ def test_draining_a_host() -> None:
     assert job.trace.hosts[0] in remedy.summary
     with pytest.raises(UsageError, match="no host 'elsewhere'"):
         replace_worker.propose(job, FaultLocation(), {"host": "elsewhere"})
+
+
+def test_a_whole_stage_is_replaced_by_its_name() -> None:
+    """Workers that are all of a stage or dp rank are named by it, others by label, whichever is the worst."""
+    trace = analysis(SPEC, SLOW).trace
+    stage, rank = ([(dp, 1) for dp in range(trace.n_dp)], [(2, stage) for stage in range(trace.n_stages)])
+    assert count_workers(stage[::-1], trace) == f"the {trace.n_dp} workers of stage 1"
+    assert count_workers(rank, trace) == f"the {trace.n_stages} workers of dp 2, all stages"
+    assert count_workers([(3, 0), (0, 1)], trace) == "2 workers: dp 0 stage 1, dp 3 stage 0"
+    larger = dataclasses.replace(trace, job=dataclasses.replace(trace.job, dp_size=2 * trace.n_dp))
+    assert count_workers(stage, larger).startswith(
+        f"{trace.n_dp} workers: dp 0 stage 1, dp 1 stage 1"
+    )  # of a part of it
 
 
 def test_a_restart_pays_off_after() -> None:

@@ -245,6 +245,29 @@ def test_what_makes_a_cause_less_sure_is_no_reason_for_it() -> None:
     assert list_reasons(cause) == ["both are long together"]
 
 
+def test_a_whole_stage_is_named_by_it() -> None:
+    """Workers that are all of a stage, or of a dp rank, are named so; two by label, and a member of a group as itself."""
+    (cause,) = worker_fault().causes
+    for workers, said in (
+        ([(3, 1), (0, 1), (2, 1), (1, 1)], "stage 1"),
+        ([(2, 3), (2, 0), (2, 1), (2, 2)], "dp 2, all stages"),
+        ([(3, 1), (0, 1), (2, 1)], "stage 1, 3 workers"),
+        ([(3, 1), (2, 1)], "stage 1, dp 2 and 3"),
+        ([(3, 1), (3, 0)], "dp 3, stages 0 and 1"),
+        ([(3, 0), (0, 1)], "dp 0, stage 1 and dp 3, stage 0"),
+        ([(3, 0), (0, 1), (1, 2)], "dp 3, stage 0 and 2 more"),
+        ([(dp, stage) for stage in (1, 3) for dp in range(4)], "stages 1 and 3"),
+        ([(dp, stage) for stage in range(4) for dp in range(4)], "the whole job"),
+    ):
+        named = msgspec.structs.replace(cause, where=Where(workers=tuple(Worker(*one) for one in workers)))
+        found = dataclasses.replace(worker_fault(), causes=(named,))
+        assert f"Cause slow worker: {said}, all the time" in " ".join(page_of(found, width=120).split())
+        assert f"slow worker ({said});" in words.headline(found) and f"slow worker at {said}, " in words.summary(found)
+        assert f"HIGH worker-fault at {said}: slow worker" in terminal.render(found, width=120, color=False)
+    members = Where(workers=tuple(Worker(dp, 0, rank=dp, tp=dp % 2) for dp in range(2)))
+    assert words.place(members, (2, 4)) == "dp 0, stage 0, tp 0 and 1 more"
+
+
 def test_many_causes() -> None:
     """Two or three causes are told, the others are counted."""
     first = two_causes().causes[0]
@@ -255,7 +278,7 @@ def test_many_causes() -> None:
 
 
 def test_what_is_doubted_is_told_last() -> None:
-    """First what is more probable than not, and there what most of the loss is to be expected of, on every page and in the summary."""
+    """First what is more probable than not, and there what most of the loss is to be expected of, on all pages."""
     names = ("worker-fault", "unknown", "expert-imbalance", "stage-imbalance", "data-loading")
     shares, sure = (0.52, 0.3, 0.15, 0.25, 0.02), (0.09, 0.6, 0.91, 0.9, 0.49)
     first = two_causes().causes[0]

@@ -32,7 +32,7 @@ def test_the_first_page_says_what_it_leaves_out() -> None:
     """Small parts, and those without room, are other: what is said sums to all; less than 1% is not worth it."""
     budget = fixture_jobs.diagnosed("expert-imbalance").budget
     assert budget is not None
-    shares = {name: 0.0 for name in Budget.PARTS} | {"compute": 0.6, "bubble": 0.2, "host": 0.004, "evaluation": 0.004}
+    shares = dict.fromkeys(Budget.PARTS, 0.0) | {"compute": 0.6, "bubble": 0.2, "host": 0.004, "evaluation": 0.004}
     for lost, other in ((0.192, ""), (0.182, "other 1.8%")):
         one = msgspec.structs.replace(budget, **shares, lost={"unexplained": lost})
         row = _say_step(one)

@@ -59,7 +59,7 @@ def test_first_line_of_each_cause(name: str) -> None:
     lines = render(diagnosis, width=200, color=False).splitlines()
     assert {cause.cause for cause in diagnosis.causes} == ({name} - {"healthy"})
     for n, cause in enumerate(diagnosis.causes, start=1):
-        where = words.spot(cause.where)
+        where = words.spot(cause.where, shape=diagnosis.shape)
         sign = "" if where.startswith("at ") else ","
         assert f"{n}. {cause.severity.upper()} {cause.cause}{sign} {where}: {cause.title}" in lines
 

@@ -19,6 +19,7 @@ import numpy as np
 from diagnose.model.analysis import ReportData
 from diagnose.model.cause import Cause, Fix
 from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.place import Shape
 from diagnose.report import words
 from diagnose.report.escape import escape, prose
 from diagnose.report.explain import describe_why
@@ -222,7 +223,9 @@ def _describe(diagnosis: Diagnosis, options: str) -> dict[str, Any]:
     name = _short(escape(diagnosis.job.job_id)) or "job"
     short = dataclasses.replace(diagnosis, job=dataclasses.replace(diagnosis.job, job_id="job"))
     said = words.headline(short).removeprefix("job: ").removeprefix(f"{escape(diagnosis.verdict)} — ")
-    causes = [_about_cause(cause, is_placed=not diagnosis.is_from_log) for cause in diagnosis.told]
+    causes = [
+        _about_cause(cause, is_placed=not diagnosis.is_from_log, shape=diagnosis.shape) for cause in diagnosis.told
+    ]
     return {
         "name": name,
         "headline": said[:1].upper() + said[1:],
@@ -281,17 +284,17 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
     return [*facts, ("Replay", replay, f"{words.describe_miss(diagnosis.fidelity)}; trusted up to 5%")]
 
 
-def _about_cause(cause: Cause, *, is_placed: bool) -> dict[str, Any]:
+def _about_cause(cause: Cause, *, is_placed: bool, shape: Shape | None) -> dict[str, Any]:
     """Put a cause into words."""
     where = "; ".join(words.places(cause.where)) or ("spread over the job" if is_placed else "the log does not say")
     since = words.since(cause.when) or words.NOT_KNOWN
     values = {key: value for item in cause.evidence for key, value in item.values.items()}
     return {
         "id": cause.cause,
-        "title": words.titled(msgspec.structs.replace(cause, title=cause.title[:1].upper() + cause.title[1:])),
+        "title": words.titled(msgspec.structs.replace(cause, title=cause.title[:1].upper() + cause.title[1:]), shape),
         "severity": cause.severity,
         "who": prose(cause.who or ""),
-        "spot": words.spot(cause.where, is_placed=is_placed).removeprefix("at "),
+        "spot": words.spot(cause.where, is_placed=is_placed, shape=shape).removeprefix("at "),
         "since": since,
         "confidence": words.confidence(cause.confidence),
         "confidence_value": f"{min(max(cause.confidence, 0.0), 1.0):.3f}",
