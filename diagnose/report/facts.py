@@ -28,6 +28,8 @@ _DISCREPANCY = {
 }
 #: Said of a fix that is not priced.
 NO_PREDICTION = "no prediction: no replay says what it gives back"
+#: Communication that takes so much of a step, and its usual time, may be that of a slow network.
+MUCH_EXPOSED = 0.1
 #: Restarts told one by one.
 MAX_RESTARTS = 3
 #: Kinds of slow iterations told one by one, from this part of all time on.
@@ -353,11 +355,40 @@ def describe_share(cause: Cause) -> str:
 
 
 def describe_nothing(diagnosis: Diagnosis) -> str:
-    """Say plainly that nothing was found, or why nobody can say."""
-    if diagnosis.verdict == "noisy":
-        return f"None: {prose(diagnosis.why)}."
-    if diagnosis.verdict != "healthy":
+    """Say plainly that nothing was found, or why nobody can say; and what a network that is slow everywhere would look like."""
+    if diagnosis.verdict not in ("healthy", "noisy"):
         return f"None: {words.why_inconclusive(diagnosis)}. Take every figure here as a hint at most."
+    said = f"None: {prose(diagnosis.why)}." if diagnosis.verdict == "noisy" else _describe_healthy(diagnosis)
+    return f"{said} {exposed}" if (exposed := describe_exposed(diagnosis)) else said
+
+
+def describe_exposed(diagnosis: Diagnosis) -> str:
+    """Say that much of the step is communication that takes its usual time, and what to compare it with; else nothing.
+
+    It takes as long all the time and everywhere, or a part of it would be lost, and no part of this one.
+    """
+    budget = diagnosis.budget
+    if budget is None:
+        return ""
+    parts = [
+        ("exposed collectives", budget.exposed_collectives, "all_reduce_perf"),
+        ("exposed transfers", budget.exposed_p2p, "sendrecv_perf"),
+    ]
+    large = [(what, share, tool) for what, share, tool in parts if share is not None and share >= MUCH_EXPOSED]
+    if not large:
+        return ""
+    taken = " and ".join(f"{what} take {words.percent(share)}" for what, share, _ in large).capitalize()
+    usual = f"{' and '.join(tool for _, _, tool in large)} of nccl-tests"
+    if diagnosis.job.is_on_cpu:
+        usual = "iperf3 between its hosts, or the same job on hosts that do nothing else"
+    return (
+        f"{taken} of the step, and as long all the time and everywhere: the trace cannot tell a slow network from the "
+        f"usual one. Compare with {usual} (docs/how-to/collectives.md)."
+    )
+
+
+def _describe_healthy(diagnosis: Diagnosis) -> str:
+    """Say plainly that nothing was found."""
     said = f"No known cause, removed alone, would make the job at least {diagnosis.min_speedup:g} times as fast"
     best = words.best_gain(diagnosis)
     if best is None:

@@ -74,7 +74,9 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     if diagnosis.verdict == "healthy":
         worth = words.best_gain(diagnosis)
         least = f"no known cause is worth a speedup of {diagnosis.min_speedup:g}"
-        nothing = "nothing worth mending" + " of what could be checked" * bool(diagnosis.not_checked)
+        lever = words.describe_large_lever(diagnosis)
+        nothing = "no fault found" if lever else "nothing worth mending"
+        nothing += " of what could be checked" * bool(diagnosis.not_checked) + f", but {lever}" * bool(lever)
         return f"{nothing if worth is None else least}: {now}"
     from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
     if from_log and diagnosis.log is not None:
@@ -137,10 +139,8 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         rows.append(Row("All", _describe_plan(diagnosis.plan)))
     if not diagnosis.causes:
-        if diagnosis.verdict == "healthy":
-            rows.append(Row("Found", facts.describe_nothing(diagnosis), n_lines=4))
-        if diagnosis.verdict == "inconclusive":
-            rows.append(Row("Found", "nothing for sure: take every figure as a hint at most"))
+        if found := _describe_found(diagnosis):
+            rows.append(Row("Found", found, n_lines=4 if is_tight else 7))
         if diagnosis.is_from_log and diagnosis.log is not None:
             rows.append(Row("Log", facts.describe_log(diagnosis.log), n_lines=3))
         if diagnosis.checked and diagnosis.verdict != "inconclusive":  # where no figure is trusted nothing is ruled out
@@ -163,6 +163,15 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
     rows.append(Row("Cost", _describe_cost(diagnosis), n_lines=2))
     rows += [Row("Check", prose(cause.check), n_lines=2) for cause in causes[:1] if cause.check]
     return rows + [Row("Note", note, n_lines=2) for note in [_describe_doubts(diagnosis)] if note]
+
+
+def _describe_found(diagnosis: Diagnosis) -> str:
+    """Say what was found where no cause was; nothing where the headline has it."""
+    if diagnosis.verdict == "healthy":
+        return facts.describe_nothing(diagnosis)
+    if diagnosis.verdict == "noisy":
+        return facts.describe_exposed(diagnosis)
+    return "nothing for sure: take every figure as a hint at most" if diagnosis.verdict == "inconclusive" else ""
 
 
 def list_commands(diagnosis: Diagnosis, path: str | None) -> list[Row]:

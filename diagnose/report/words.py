@@ -54,6 +54,8 @@ NO_SHARE = 0.0005
 WORTH_NAMING = 0.02
 #: ... and time without a known cause is a finding from here on: the judge's `UNKNOWN_SHARE`.
 UNNAMED_FROM = 0.05
+#: Who could gain so much by other means is not told that there is nothing to be done.
+LARGE_LEVER = 0.1
 #: From this ratio on a job is said to be so many times slower, below it so many percent.
 _TIMES_FROM = 1.5
 
@@ -338,7 +340,8 @@ def finding(diagnosis: Diagnosis) -> str:
     """Say verdict and first cause, without the name of the job."""
     if diagnosis.verdict == "healthy":
         if best_gain(diagnosis) is None:
-            return "healthy — nothing found that is worth mending"
+            lever = describe_large_lever(diagnosis)
+            return f"healthy — {f'no fault found, but {lever}' if lever else 'nothing found that is worth mending'}"
         return f"healthy — no known cause that is worth a speedup of {diagnosis.min_speedup:g}"
     if diagnosis.verdict == "inconclusive":
         return f"inconclusive — {why_inconclusive(diagnosis)}"
@@ -460,6 +463,14 @@ def best_gain(diagnosis: Diagnosis) -> tuple[str, float] | None:
     gains = {words: diagnosis.features.get(f"gain.{name}") or 0.0 for name, words in COMPONENTS.items()}
     best = max(gains, key=lambda words: gains[words])
     return (best, gains[best]) if gains[best] >= WORTH_NAMING else None
+
+
+def describe_large_lever(diagnosis: Diagnosis) -> str:
+    """Say how much shorter steps could be that no fault makes long, where that is much; empty elsewhere."""
+    gain = 1 - 1 / diagnosis.levers[0].predicted_speedup if diagnosis.levers else 0.0
+    if gain < LARGE_LEVER:
+        return ""
+    return f"steps could be {'up to ' if diagnosis.levers[0].at_most else ''}{percent(gain)} shorter"
 
 
 def why_inconclusive(diagnosis: Diagnosis) -> str:

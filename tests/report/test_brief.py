@@ -21,7 +21,7 @@ from diagnose.report.brief import render
 from diagnose.report.escape import escape
 from diagnose.report.gist import list_reasons
 from tests.fixture_jobs import FIXTURES, diagnosed
-from tests.report.examples import EXAMPLES, either, healthy, inconclusive, two_causes, unknown, worker_fault
+from tests.report.examples import EXAMPLES, either, healthy, inconclusive, noisy, two_causes, unknown, worker_fault
 from tests.report.hostile import HOSTILE, hostile
 from tests.report.pages import assert_fits, assert_promises_agree, page_of
 
@@ -315,6 +315,54 @@ def test_no_cause() -> None:
     """A healthy job is cleared in plain words; one that nobody can judge says why."""
     assert page_of(healthy()).startswith("pretrain-7b  HEALTHY  nothing worth mending: 6.40 s a step\n")
     assert "INCONCLUSIVE" in page_of(inconclusive()) and "the replay is off by 12%" in page_of(inconclusive())
+
+
+def _exposed(diagnosis: Diagnosis, collectives: float, transfers: float, *, gpu_type: str = "H100") -> Diagnosis:
+    """Give a job in which collectives and transfers take so much of the step, with a lever of 25%."""
+    budget, (lever, *_) = diagnosed("healthy").budget, diagnosed("stage-imbalance").levers
+    assert budget is not None
+    return dataclasses.replace(
+        diagnosis,
+        job=dataclasses.replace(diagnosis.job, gpu_type=gpu_type),
+        budget=msgspec.structs.replace(budget, exposed_collectives=collectives, exposed_p2p=transfers),
+        levers=(msgspec.structs.replace(lever, predicted_speedup=4 / 3, at_most=True),),
+    )
+
+
+def test_a_network_that_is_slow_everywhere_is_not_cleared() -> None:
+    """Where communication takes a tenth of a job without a cause the network may be slow: what would tell is said."""
+    said = "collectives take 26% of the step, and as long all the time and everywhere: the trace cannot tell a slow network from"
+    for example in (healthy, noisy):
+        page = page_of(_exposed(example(), 0.26, 0.05))
+        assert (
+            f"{said} the usual one. Compare with all_reduce_perf of nccl-tests (docs/how-to/collectives.md)."
+            in " ".join(page.split())
+        )
+        assert said in " ".join(terminal.render(_exposed(example(), 0.26, 0.05), width=100, color=False).split())
+        assert_fits(page)
+        both = " ".join(page_of(_exposed(example(), 0.26, 0.12)).split())
+        assert "Exposed collectives take 26% and exposed transfers take 12% of the step, and as long" in both
+        assert "Compare with all_reduce_perf and sendrecv_perf of nccl-tests" in both
+        on_cpu = " ".join(page_of(_exposed(example(), 0.26, 0.05, gpu_type="cpu")).split())
+        assert (
+            "Compare with iperf3 between its hosts, or the same job on hosts that do" in on_cpu and "nccl" not in on_cpu
+        )
+        assert "all the time and everywhere" not in page_of(_exposed(example(), 0.09, 0.09))
+
+
+def test_nobody_is_told_that_nothing_is_to_be_done_beside_a_large_lever() -> None:
+    """A healthy job that could be a tenth faster says so in its first line."""
+    large = _exposed(healthy(), 0.0, 0.0)
+    (lever,) = large.levers
+    assert " HEALTHY no fault found, but steps could be up to 25% shorter: 6.40 s" in " ".join(page_of(large).split())
+    assert words.headline(large).endswith(": healthy — no fault found, but steps could be up to 25% shorter")
+    sure = dataclasses.replace(large, levers=(msgspec.structs.replace(lever, at_most=False),))
+    unchecked = dataclasses.replace(sure, not_checked=(NotChecked("data-loading", "no rows"),))
+    assert "no fault found of what could be checked, but steps could be 25% shorter" in " ".join(
+        page_of(unchecked).split()
+    )
+    small = dataclasses.replace(large, levers=(msgspec.structs.replace(lever, predicted_speedup=1 / 0.91),))
+    assert "nothing worth mending" in page_of(small) and "worth mending" in words.summary(small)
 
 
 def test_what_a_job_without_a_cause_costs() -> None:
