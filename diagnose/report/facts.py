@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from diagnose.model.budget import Lever
-from diagnose.model.cause import Alternative, Cause, Fix, RefusedFix
+from diagnose.model.cause import Alternative, Cause, Fix, NotChecked, RefusedFix
 from diagnose.model.collectives import CollectivesDocument
 from diagnose.model.components import COMPONENTS, STALLED
 from diagnose.model.diagnosis import Diagnosis
@@ -456,10 +456,16 @@ def choose_how(fix: Fix | Lever) -> list[str]:
 
 def list_reasons(diagnosis: Diagnosis) -> list[str]:
     """Put causes that could not be checked for the same reason on one line."""
-    by_reason: dict[str, list[str]] = {}
-    for entry in diagnosis.not_checked:
-        by_reason.setdefault(without_features(entry.reason, diagnosis), []).append(escape(entry.cause))
+    by_reason = group_reasons(diagnosis.not_checked, diagnosis)
     return [f"{', '.join(causes)}: {prose(reason)}" for reason, causes in by_reason.items()]
+
+
+def group_reasons(entries: Sequence[NotChecked], diagnosis: Diagnosis) -> dict[str, list[str]]:
+    """Put causes, escaped, that could not be checked for the same reason together, by the reason."""
+    by_reason: dict[str, list[str]] = {}
+    for entry in entries:
+        by_reason.setdefault(without_features(entry.reason, diagnosis), []).append(escape(entry.cause))
+    return by_reason
 
 
 def without_features(reason: str, diagnosis: Diagnosis) -> str:

@@ -5,7 +5,9 @@ Enters: a `Diagnosis`. Leaves: rows of text, user strings escaped. All step time
 
 import dataclasses
 import math
+import re
 import shlex
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from diagnose.model.budget import Budget, Lever
@@ -31,6 +33,10 @@ _MOST_PARTS = 6
 _PART_SHARE = 0.01
 #: A command longer than this does not stand in one line: JOB stands for its path.
 _LONG_COMMAND = 70
+#: Characters of a warning, or of the reason why a cause could not be looked for.
+_CLAUSE_LENGTH = 90
+#: Warnings and reasons in more characters than this do not fit their three lines: causes are named without reasons.
+_LONG_NOTE = 205
 #: Parts of a step in more characters than this do not fit their two lines.
 _LONG_PARTS = 138
 #: Characters of what is said of all others: "; other 3.2%".
@@ -162,7 +168,8 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
         rows += [Row("Doubt", prose(doubt), n_lines=3) for doubt in diagnosis.collectives.doubts[:2]]
     rows.append(Row("Cost", _describe_cost(diagnosis), n_lines=2))
     rows += [Row("Check", prose(cause.check), n_lines=2) for cause in causes[:1] if cause.check]
-    return rows + [Row("Note", note, n_lines=2) for note in [_describe_doubts(diagnosis)] if note]
+    note = _describe_doubts(diagnosis, is_tight=is_tight)
+    return [*rows, Row("Note", note, n_lines=2 if is_tight else 3)] if note else rows
 
 
 def _describe_found(diagnosis: Diagnosis) -> str:
@@ -335,20 +342,30 @@ def _list_absent(diagnosis: Diagnosis) -> list[str]:
     )
 
 
-def _describe_doubts(diagnosis: Diagnosis) -> str:
-    """Say how many warnings there are, and what could not be looked for."""
-    said = [f"{words.count(len(diagnosis.warnings), 'warning')}"] if diagnosis.warnings else []
-    if said and diagnosis.is_from_log:  # it is what of a folder, or of a table, was not used
-        said = [
-            prose(diagnosis.warnings[0]),
-            *([f"{len(diagnosis.warnings) - 1} more"] if diagnosis.warnings[1:] else []),
-        ]
-    said = [f"not there: {prose(what)}" for what in _list_absent(diagnosis)] + said
+def _describe_doubts(diagnosis: Diagnosis, *, is_tight: bool) -> str:
+    """Say the first warning and how many more there are, and what could not be looked for and why, each in short."""
+    said = [f"not there: {prose(what)}" for what in _list_absent(diagnosis)]
+    if warnings := [text for text in diagnosis.warnings if text != diagnosis.why]:  # the headline has that
+        first = prose(warnings[0])
+        more = f" (+ {len(warnings) - 1} more)" if warnings[1:] else ""
+        # Of a log it is what of a folder, or of a table, was not used.
+        said.append((first if diagnosis.is_from_log else f"warning: {_shorten(first)}") + more)
     named = {other.cause for cause in diagnosis.causes for other in cause.alternatives}
-    unchecked = [escape(entry.cause) for entry in diagnosis.not_checked if entry.cause not in named]
+    unchecked = [entry for entry in diagnosis.not_checked if entry.cause not in named]
     if unchecked and diagnosis.is_replayed:
-        said.append(f"could not be checked: {', '.join(unchecked)}")
+        by_reason = facts.group_reasons(unchecked, diagnosis)
+        names = ", ".join(escape(entry.cause) for entry in unchecked)
+        full = "; ".join(f"{', '.join(causes)} ({_shorten(reason)})" for reason, causes in by_reason.items())
+        said.append(f"could not be checked: {names if is_tight else full}")
+        if len("; ".join(said)) > _LONG_NOTE:
+            said[-1] = f"could not be checked: {names}"
     return "; ".join(said)
+
+
+def _shorten(text: str) -> str:
+    """Keep the first clause of a sentence, and of that the first words."""
+    clause = re.split(r"; |, so that ", prose(text), maxsplit=1)[0]
+    return textwrap.shorten(clause, _CLAUSE_LENGTH, placeholder="…")
 
 
 def _explain(cause: Cause, path: str | None) -> str:
