@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from diagnose.model.feature import Feature, Features
+from diagnose.model.trace import Job
 from diagnose.numerics.figures import write_figure, write_ratio
 
 #: What is said of a feature that a job does not have.
@@ -144,6 +145,10 @@ class Rule:
         """Give this rule in the place of another of its id: what its file does not say of recordings and pages stays as it was."""
         kept = {key: getattr(other, key) for key in _KEPT if key not in self.given}
         return dataclasses.replace(self, **kept)
+
+    def check_on(self, job: Job) -> str | None:
+        """Say how to make sure of it by hand on the machines of a job; None where the file does not say."""
+        return (self.check_cpu if job.is_on_cpu else "") or self.check or None
 
     def judge(self, features: Features) -> "Judgement":
         """Say whether the rule fires on these features, with the sentences that hold and what could not be measured."""

@@ -6,6 +6,7 @@ from diagnose.judge.confidence import chance_above
 from diagnose.judge.lone import is_lone_rank, only_waits
 from diagnose.judge.other_work import UNEVEN, describe_uneven
 from diagnose.judge.places import locate_and_price
+from diagnose.judge.rule import Rule
 from diagnose.judge.timing import date_cause
 from diagnose.judge.worth import is_unmeasured, measure_alone, share_of
 from diagnose.model.analysis import Analysis
@@ -83,8 +84,8 @@ def place_of(components: Sequence[str]) -> str:
     return "stages" if tuple(components) == ("stage",) else "workers"
 
 
-def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
-    """Report lost time that no rule explains."""
+def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule | None = None) -> Cause:
+    """Report lost time that no rule explains; the rule that looks for such time, where one does, says how to make sure."""
     gains = analysis.gains
     place = place_of((component,))
     where, gain = locate_and_price(analysis, (component,), place, least)
@@ -119,4 +120,5 @@ def report_unknown(analysis: Analysis, component: str, least: float) -> Cause:
         evidence=(EvidenceItem("rule", f"{UNKNOWN}/gain.{component}", text, {f"gain.{component}": gain}),),
         fixes=(),
         fingerprint=name_fault(analysis.trace.job, f"{UNKNOWN}/{component}", None, where),
+        check=rule.check_on(analysis.trace.job) if rule is not None else None,
     )

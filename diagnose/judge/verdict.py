@@ -74,6 +74,7 @@ def reach_verdict(
 ) -> Verdict:
     """Judge a job by what each rule and the classifier say; a cause must make it at least `min_speedup` faster when removed."""
     least = least_gain(min_speedup)
+    owners = {name: j.rule for j in reversed(judgements) for name in j.rule.components}
     unobservable = list_unobservable_causes(analysis, {j.rule.id for j in judgements})
     not_checked = [NotChecked(cause, reason) for cause, reason in unobservable.items()]
     # What looks like a cause that nobody can look for may be nobody's fault: who waits inside it seems slow.
@@ -100,7 +101,7 @@ def reach_verdict(
     said = _choose(analysis, judgements, least, prediction)
     causes, explained = _list_causes(analysis, said, least, prediction, list_impossible(judgements))
     unexplained = [] if few else list_unexplained(analysis, explained | set(unlooked), least)
-    causes += [report_unknown(analysis, name, least) for name in unexplained]
+    causes += [report_unknown(analysis, name, least, owners.get(name)) for name in unexplained]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
     named = {cause.cause for cause in causes}
     checked = (*checked, *(entry.cause for entry in not_checked if entry.cause in named))
@@ -299,7 +300,8 @@ def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: flo
     elsewhere = sum(other.confidence for other in cause.alternatives if other.cause == cause.cause)
     if nobody is None or nobody.confidence <= cause.confidence + elsewhere:
         return cause
-    unknown = report_unknown(analysis, max(said.judgement.rule.components, key=analysis.gains.recoverable), least)
+    rule = said.judgement.rule
+    unknown = report_unknown(analysis, max(rule.components, key=analysis.gains.recoverable), least, rule)
     text = f"what it looks like: {cause.title}; what would tell: {nobody.tells_apart}"
     others = [other for other in cause.alternatives if other is not nobody and other.cause != cause.cause]
     if cause.confidence + elsewhere >= TOLD_FROM * nobody.confidence:
@@ -341,7 +343,7 @@ def _report(
         alternatives=alternatives,
         fingerprint=name_fault(analysis.trace.job, rule.id, rule.who or None, where),
         kind=cast("Kind | None", rule.severity or None),
-        check=(rule.check_cpu if analysis.trace.job.is_on_cpu else "") or rule.check or None,
+        check=rule.check_on(analysis.trace.job),
         who=rule.who or None,
     )
 

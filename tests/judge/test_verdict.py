@@ -224,6 +224,8 @@ def test_lost_time_without_a_rule_is_unknown(fault: Any, component: str) -> None
     assert cause.share == pytest.approx(analysis.gains.share[component])
     assert found.ledger is not None
     assert set(found.ledger.causes) == {"unknown"}
+    (check,) = (rule.check for rule in built_in().rules if component in rule.components)
+    assert cause.check == check  # nothing says why: what would tell is said
 
 
 def test_the_unknown_is_not_named_twice() -> None:
