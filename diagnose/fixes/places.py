@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from diagnose.errors import UsageError, name_some
-from diagnose.model.place import Worker, name_whole
+from diagnose.model.place import ALL_STAGES, Worker, name_whole
 from diagnose.model.trace import Bools, Ints, Trace
 
 
@@ -54,7 +54,11 @@ def count_workers(workers: Sequence[tuple[int, int]], trace: Trace) -> str:
     """Say how many workers, and which: all of a stage or of a dp rank by that."""
     shape = max(trace.job.dp_size, trace.n_dp), max(trace.job.pp_size, trace.n_stages)
     whole = name_whole(workers, shape)
-    return f"the {len(workers)} workers of {whole}" if whole else f"{len(workers)} workers: {name_workers(workers)}"
+    return (
+        f"the {len(workers)} workers of {whole.removesuffix(ALL_STAGES)}"
+        if whole
+        else f"{len(workers)} workers: {name_workers(workers)}"
+    )
 
 
 def read_worker(settings: Mapping[str, str], trace: Trace, fix: str) -> list[tuple[int, int]]:

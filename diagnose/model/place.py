@@ -54,6 +54,8 @@ class Where(Struct, frozen=True):
 
 #: Numbers of dp ranks and of stages that a job has.
 Shape = tuple[int, int]
+#: Ends the name of all workers of dp ranks, which without it may be one of them.
+ALL_STAGES = ", all stages"
 #: Labels named before the others are counted.
 _MOST_LABELS = 3
 
@@ -72,7 +74,7 @@ def name_whole(workers: Iterable[tuple[int, int]], shape: Shape) -> str:
         return "the whole job"
     if len(dps) == shape[0]:
         return f"stage{'s' if len(stages) > 1 else ''} {list_labels(sorted(stages))}"
-    return f"dp {list_labels(sorted(dps))}, all stages" if len(stages) == shape[1] > 1 else ""
+    return f"dp {list_labels(sorted(dps))}{ALL_STAGES}" if len(stages) == shape[1] > 1 else ""
 
 
 def list_labels(labels: Sequence[int]) -> str:

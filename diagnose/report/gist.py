@@ -81,8 +81,9 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         worth = words.best_gain(diagnosis)
         least = f"no known cause is worth a speedup of {diagnosis.min_speedup:g}"
         lever = words.describe_large_lever(diagnosis)
-        nothing = "no fault found" if lever else "nothing worth mending"
-        nothing += " of what could be checked" * bool(diagnosis.not_checked) + f", but {lever}" * bool(lever)
+        nothing, among = ("no fault found", "in") if lever else ("nothing worth mending", "of")
+        nothing += f" {among} what could be checked" if diagnosis.not_checked else ""
+        nothing += f", but {lever}" if lever else ""
         return f"{nothing if worth is None else least}: {now}"
     from_log = _describe_log_pace(diagnosis.log) if diagnosis.is_from_log and diagnosis.log is not None else ""
     if from_log and diagnosis.log is not None:

@@ -164,7 +164,7 @@ def test_a_whole_stage_is_replaced_by_its_name() -> None:
     trace = analysis(SPEC, SLOW).trace
     stage, rank = ([(dp, 1) for dp in range(trace.n_dp)], [(2, stage) for stage in range(trace.n_stages)])
     assert count_workers(stage[::-1], trace) == f"the {trace.n_dp} workers of stage 1"
-    assert count_workers(rank, trace) == f"the {trace.n_stages} workers of dp 2, all stages"
+    assert count_workers(rank, trace) == f"the {trace.n_stages} workers of dp 2"
     assert count_workers([(3, 0), (0, 1)], trace) == "2 workers: dp 0 stage 1, dp 3 stage 0"
     larger = dataclasses.replace(trace, job=dataclasses.replace(trace.job, dp_size=2 * trace.n_dp))
     assert count_workers(stage, larger).startswith(

@@ -370,7 +370,7 @@ def test_nobody_is_told_that_nothing_is_to_be_done_beside_a_large_lever() -> Non
     assert words.headline(large).endswith(": healthy — no fault found, but steps could be up to 25% shorter")
     sure = dataclasses.replace(large, levers=(msgspec.structs.replace(lever, at_most=False),))
     unchecked = dataclasses.replace(sure, not_checked=(NotChecked("data-loading", "no rows"),))
-    assert "no fault found of what could be checked, but steps could be 25% shorter" in " ".join(
+    assert "no fault found in what could be checked, but steps could be 25% shorter" in " ".join(
         page_of(unchecked).split()
     )
     small = dataclasses.replace(large, levers=(msgspec.structs.replace(lever, predicted_speedup=1 / 0.91),))
