@@ -367,6 +367,7 @@ def _usual_ratio(
     """Say what a compute takes over its partner without any wait, and how that varies: of its stage, or of the job.
 
     Known from the computes that nothing overlaps. Where there are none, most wait if that explains most of the variation, or few.
+    Those of a stage that vary far more than its others without their waits wait for something else, and say nothing.
     """
     by_itself, among = y, apart
     if apart.sum() < MIN_OVERLAPS:
@@ -376,8 +377,10 @@ def _usual_ratio(
     center = float(median(by_itself[among]))
     usual, sigma = np.full(y.shape, center), np.full(y.shape, _spread(by_itself[among]))
     for v in np.unique(virtual):
-        own = by_itself[among & (virtual == v)]
+        own, beside = by_itself[among & (virtual == v)], (y - x)[overlapping & (virtual == v)]
         if len(own) >= MIN_OVERLAPS:
+            if len(beside) >= MIN_OVERLAPS and _spread(beside) <= MAX_SPREAD_RATIO * _spread(own):
+                own = beside
             usual[virtual == v] = median(own)
             sigma[virtual == v] = _spread(own)
     return np.maximum(usual, 1e-12), np.minimum(sigma, MAX_SIGMA_RATIO * usual)
