@@ -349,14 +349,17 @@ def _drop_broken_waits(block: Block, sample: SampledLanes, waits: list[set[int]]
     op = block.nodes.op
     closing = (Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP, Op.OPTIMIZER, Op.GC)
     in_graph, may_be_broken = np.zeros((2, len(waits)), dtype=bool)
+    anew = are_gathered_anew(block.nodes)
     in_graph[members] = True
     may_be_broken[members] = of_types(op[members], closing)
     for node in members[of_types(op[members], (*closing, *DIRECTIONS))].tolist():
         for source in list(waits[node]):
             asked = in_graph[source] and (may_be_broken[node] or op[source] == Op.ALL_GATHER)
-            # A reduction that begins within computes does so where nothing else is late.
+            # A reduction that begins within computes does so where nothing else is late; of gathers for each compute most are not
+            # the first one's.
             within = op[node] == Op.REDUCE_SCATTER and op[source] in DIRECTIONS
-            least = HELD_SHARE if within else 1.0 - HELD_SHARE
+            of_another = op[source] == Op.ALL_GATHER and anew[node]
+            least = HELD_SHARE if within or of_another else 1.0 - HELD_SHARE
             if asked and sample.held_share(source, node) < least:
                 waits[node].discard(source)
 

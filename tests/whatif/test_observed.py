@@ -160,6 +160,16 @@ def test_a_slower_network_is_felt_where_parameters_are_gathered_anew(pp: int, wi
     assert found == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE)
 
 
+@pytest.mark.parametrize("within", [0.0, 0.6])
+def test_the_first_forward_waits_for_its_own_gather_alone(within: float) -> None:
+    """In the steps in which one stage's network is slow the next gathers end after its first forward has begun; in others before."""
+    spec = JobSpec(pp=2, dp=4, microbatches=6, steps=12, gather_s=0.005, scatters_within=within, seed=24)
+    job = generate(spec, [NetworkFault(scope="group", stage=1, slowdown=12.0, onset=4)])
+    found = measure(job.trace).gains
+    assert found.replayed_s == pytest.approx(found.recorded_s, rel=0.001)
+    assert found.recoverable("transfer") == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE)
+
+
 @pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (4, 1), (2, 2)])
 @pytest.mark.parametrize(
     "fault", [WorkerFault(places=((1, 0),), slowdown=1.5), NetworkFault(scope="group", slowdown=9.0, onset=6)]
