@@ -162,7 +162,7 @@ def test_a_slower_network_is_felt_where_parameters_are_gathered_anew(pp: int, wi
 
 @pytest.mark.parametrize("within", [0.0, 0.6])
 def test_the_first_forward_waits_for_its_own_gather_alone(within: float) -> None:
-    """In the steps in which one stage's network is slow the next gathers end after its first forward has begun; in others before."""
+    """Where one stage's network is slow the next gathers end after its first forward has begun; in other steps before."""
     spec = JobSpec(pp=2, dp=4, microbatches=6, steps=12, gather_s=0.005, scatters_within=within, seed=24)
     job = generate(spec, [NetworkFault(scope="group", stage=1, slowdown=12.0, onset=4)])
     found = measure(job.trace).gains
