@@ -25,6 +25,8 @@ from diagnose.model.remedy import Refusal
 from diagnose.model.schedule import SCHEDULES, SPLITTING, V_SHAPED
 from diagnose.numerics.figures import write_figure
 
+#: Of fewer collections nobody knows how far apart they are: a trace of three steps may hold one of every hundred.
+LEAST_COLLECTIONS = 2
 #: What gives back less than this part of the step is not listed (as causes, `--min-speedup`), nor priced where it cannot be more.
 WORTH_LISTING = 0.02
 #: ... and another layout of the pipeline not below this: nobody changes that for less.
@@ -166,7 +168,7 @@ def _collect_less_often(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
     ]
     pause_s = np.concatenate(longest)  # (n_steps,)
     hits = pause_s > planned_gc.LEAST_SHARE * pause_s.max(initial=0.0)
-    if not hits.any():
+    if hits.sum() < LEAST_COLLECTIONS:
         return
     now_s, interval = float(np.quantile(pause_s[hits], planned_gc.LONGEST_QUANTILE)), len(hits) / int(hits.sum())
     every = planned_gc.choose_interval(now_s, analysis.gains.replayed_s)

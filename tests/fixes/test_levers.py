@@ -3,6 +3,7 @@
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from diagnose.faults.decoy import Decoy, mark_multiples
@@ -113,6 +114,17 @@ def test_planned_collections_are_worth_spacing_where_they_come_often() -> None:
     assert "not every 2" in lever.summary and not lever.at_most
     assert lever.predicted_step_time == pytest.approx(step_s(spec), rel=0.005)
     assert "collect-less-often" not in seldom
+
+
+def test_one_collection_does_not_tell_how_often_they_come() -> None:
+    """One of every hundred steps, in a trace of three or of that one, is no collection every three steps, or every step."""
+    spec = dataclasses.replace(SPEC, pp=1, steps=40, contiguous=True)
+    table = generate(spec, [], [CollectAtTheEnd(20)]).trace
+    step = np.asarray(table["step"])
+    (hit, *_) = np.unique(step[np.asarray(table["duration"]) * (np.asarray(table["optype"]) == "gc") > 0.1])
+    for steps in ([hit], [hit, hit + 1, hit + 2]):
+        levers = measure(table.filter(pa.array(np.isin(step, steps)))).diagnosis.levers
+        assert "collect-less-often" not in {lever.lever for lever in levers}
 
 
 def test_no_lever_where_nothing_waits() -> None:
