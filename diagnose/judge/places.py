@@ -74,7 +74,8 @@ def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, 
     """Name the culprits of components, and say which part of the step comes back when these are mended.
 
     Where components lie on other workers than the named ones, too, the named ones are priced, by one replay. Where that is not
-    nearly all that the components cost, those that bear less are named with them; where that is not enough, nobody is.
+    nearly all that the components cost, those that bear less are named with them; where that is not enough, nobody is. Slow
+    workers are named all the same, unless mending them gives less than a cause must.
     """
     whole, whom = analysis.gains.recoverable("+".join(components)), analysis.gains.traits_of(components).whom
     where = locate(analysis, components, place)
@@ -93,7 +94,7 @@ def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, 
         theirs = measure_named(analysis, components, named)
         if theirs >= MOSTLY * whole or whole < least:
             return where, theirs
-    return (where, theirs) if whom == "workers" else (Where(), whole)
+    return (where, theirs) if whom == "workers" and theirs >= least else (Where(), whole)
 
 
 def find_culprits(analysis: Analysis, components: Sequence[str], share: float = NAMED_FROM[0]) -> list[tuple[int, int]]:

@@ -823,6 +823,21 @@ def test_the_named_workers_are_priced(
     assert gain == pytest.approx(recoverable)
 
 
+@pytest.mark.parametrize(("without", "named", "recoverable"), [(0.02, [(1, 0)], 0.02), (0.005, [], 0.026)])
+def test_a_slow_worker_whose_mending_gives_too_little_is_not_named(
+    without: float, named: list[tuple[int, int]], recoverable: float
+) -> None:
+    """Where others stall as much, mending the slow one may give less than a cause must: all of it is spread over the job then."""
+    analysis = blamed([[0.45], [0.55]], "worker", 0.026)
+    suspects = dataclasses.replace(analysis.suspects, workers=((1, 0),))
+    analysis = dataclasses.replace(
+        analysis, suspects=suspects, price=lambda _: analysis.gains.replayed_steps_s * (1.0 - without)
+    )
+    where, gain = locate_and_price(analysis, ("worker",), "workers", LEAST)
+    assert [(worker.dp, worker.pp) for worker in where.workers] == named
+    assert gain == pytest.approx(recoverable)
+
+
 # ------------------------------------------------------------------------------------------ what else it may be
 
 
