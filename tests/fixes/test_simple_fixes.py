@@ -142,7 +142,8 @@ def test_a_whole_job_is_not_replaced() -> None:
     job = analysis(SPEC, TWO_SLOW)
     every = np.ones_like(job.breakdown.slow_workers)
     job = dataclasses.replace(job, breakdown=dataclasses.replace(job.breakdown, slow_workers=every))
-    assert isinstance(replace_worker.propose(job, FaultLocation(), {}), Refusal)
+    for settings in ({}, {"restart_s": "60"}):
+        assert isinstance(replace_worker.propose(job, FaultLocation(), settings), Refusal)
     assert propose(replace_worker, job, at((2, 0))).figures["workers"] == 1.0
 
 
