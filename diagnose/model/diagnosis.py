@@ -134,7 +134,7 @@ class Diagnosis:
 
     @property
     def summary(self) -> str:
-        """One line for people: job, verdict, the cause told first, place, and how much longer steps are for it; safe to show."""
+        """One line for people: job, verdict, the first of `causes`, place, and how much longer steps are for it; safe to show."""
         line: str = importlib.import_module("diagnose.report.words").summary(
             self
         )  # by name: no type here knows reports

@@ -329,7 +329,7 @@ def summary(diagnosis: Diagnosis) -> str:
     said = f"{name(diagnosis.job.job_id) or 'job'}: {escape(diagnosis.verdict)}"
     if not diagnosis.causes:
         return f"{said}, {finding(diagnosis).partition(' — ')[2]}"
-    first, *others = diagnosis.told
+    first, *others = diagnosis.causes
     said += f", {at_place(prose(first.title), first.where, is_placed=not diagnosis.is_from_log, shape=diagnosis.shape)}"
     if first.recoverable >= NO_SHARE and not diagnosis.is_from_collectives and not is_hang(diagnosis):
         said += f", steps {times(1 / (1 - first.recoverable) if first.recoverable < 1 else math.inf)} as long"
