@@ -101,7 +101,25 @@ class GraphWriter:
         sources = Ragged.of_pairs(waiter, source, self.n_nodes)
         events = self._events()
         finals = find_finals(Layout(nodes, np.arange(len(nodes), dtype=np.float64)), np.arange(len(nodes)))
-        return arrange(nodes, sources, events, self._barriers(), finals)
+        return arrange(nodes, sources, events, self._barriers(), (*finals, *self._list_last_gathers()))
+
+    def _list_last_gathers(self) -> list[int]:
+        """List the gathers that end the step, by number, as those of the recorded one do."""
+        stages = self._ended_by_gathers()
+        nodes = self.recorded.nodes
+        copied = {
+            new
+            for old, new in self.closings.items()
+            if nodes.op[old] == Op.ALL_GATHER and int(nodes.stage[old]) in stages
+        }
+        shared_out = (new for stage in stages for new in self.by_chunk.get((int(Op.ALL_GATHER), stage), ()))
+        return sorted(copied.union(shared_out))
+
+    def _ended_by_gathers(self) -> set[int]:
+        """Name the stages whose step ends with gathers, for the next one."""
+        nodes = self.recorded.nodes
+        finals = self.recorded.observed.graph.finals
+        return {int(nodes.stage[node]) for node in finals if nodes.op[node] == Op.ALL_GATHER}
 
     def _add(self, op: Ints | int, stage: int, microbatch: Ints | int = -1, chunk: Ints | int = -1) -> Ints:
         """Write down nodes of a stage."""
@@ -293,6 +311,8 @@ class GraphWriter:
     def _open(self, stage: int, first: int | None) -> None:
         """Let the first forward of each chunk wait for its parameters, and the first transfer, if one is given."""
         r = self.recorded
+        if stage in self._ended_by_gathers():
+            return
         gathers = self.by_chunk.get((int(Op.ALL_GATHER), stage))
         before = (
             [node for node in r.layout.of(Op.ALL_GATHER, stage) if node in self.closings] if gathers is None else []

@@ -32,8 +32,9 @@ from diagnose.pipeline import diagnose_job
 from diagnose.report import json_lines, terminal
 from diagnose.trace.find_log import find_log
 from diagnose.trace.input_files import list_input_files
-from diagnose.trace.producers import ndtimeline, torchtitan
+from diagnose.trace.producers import ndtimeline
 from diagnose.trace.producers.catalogue import Producer
+from diagnose.trace.producers.torchtitan import job as torchtitan
 from tests.logs.runs import Attempt, Between, steady_run
 from tests.trace.logs.test_round_trip import CASES
 from tests.trace.producers.megatron_lines import argument_lines, detector_line, noisy, run, timer_lines
