@@ -58,7 +58,7 @@ class Progress:
     "--calibrate",
     "n_calibrate",
     type=click.IntRange(min=1),
-    default=480,
+    default=320,
     show_default=True,
     help="Jobs for the calibration.",
 )

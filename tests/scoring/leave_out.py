@@ -70,7 +70,7 @@ def _is_in(job: MeasuredJob, name: str) -> bool:
     "--calibrate",
     "n_calibrate",
     type=click.IntRange(min=1),
-    default=480,
+    default=320,
     show_default=True,
     help="Jobs for the calibration.",
 )
