@@ -296,18 +296,13 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         ep_size=trace.job.ep_size,
         carried_s=measure_carried(trace, observed),
         members=trace.members,
+        between_hosts=trace.between_hosts,
     )
     between_s = measure_between(trace, observed)
     explained_s = explain_between(trace, observed, between_s)
     breakdown = dataclasses.replace(breakdown, between_s=explained_s, led_s=blame_leads(trace, observed, explained_s))
-    removal = Removal(
-        observed,
-        breakdown,
-        n_stages=trace.n_stages,
-        between_s=between_s,
-        tail_s=measure_tails(trace, observed),
-        between_hosts=trace.between_hosts,
-    )
+    tail_s = measure_tails(trace, observed)
+    removal = Removal(observed, breakdown, n_stages=trace.n_stages, between_s=between_s, tail_s=tail_s)
     gains = removal.gains([rule.components for rule in rule_set.rules])
     request.report("judging")
     clock_offset_s = clocks.find_extremes()

@@ -23,6 +23,7 @@ from diagnose.model.change import Change, Remove, Reschedule, Scale, Work
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.remedy import Refusal
 from diagnose.model.schedule import SCHEDULES, SPLITTING, V_SHAPED
+from diagnose.model.stalls import TOGETHER_SHARE
 from diagnose.numerics.figures import write_figure
 
 #: Of fewer collections nobody knows how far apart they are: a trace of three steps may hold one of every hundred.
@@ -162,14 +163,14 @@ def _collect_less_often(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
     """Let collections that all workers take at a planned place be further apart, so that they cost next to nothing."""
     if (budget.host or 0.0) < WORTH_LISTING:
         return
-    longest = [
-        (block.end_s - block.start_s)[block.nodes.op == Op.GC].max(axis=(0, 2), initial=0.0)
-        for block in analysis.trace.blocks
-    ]
-    pause_s = np.concatenate(longest)  # (n_steps,)
-    hits = pause_s > planned_gc.LEAST_SHARE * pause_s.max(initial=0.0)
+    planned = [np.nan_to_num((b.end_s - b.start_s)[b.nodes.op == Op.GC]) for b in analysis.trace.blocks]
+    longest_s = max((float(seconds.max(initial=0.0)) for seconds in planned), default=0.0)
+    least_s, n_workers = planned_gc.LEAST_SHARE * longest_s, analysis.trace.n_dp * analysis.trace.n_stages
+    # By step: whether most workers collect in it.
+    hits = np.concatenate([(s > least_s).sum(axis=(0, 2)) >= TOGETHER_SHARE * n_workers for s in planned])
     if hits.sum() < LEAST_COLLECTIONS:
         return
+    pause_s = np.concatenate([seconds.max(axis=(0, 2), initial=0.0) for seconds in planned])  # (n_steps,)
     now_s, interval = float(np.quantile(pause_s[hits], planned_gc.LONGEST_QUANTILE)), len(hits) / int(hits.sum())
     every = planned_gc.choose_interval(now_s, analysis.gains.replayed_s)
     if every > interval:

@@ -87,27 +87,25 @@ def describe_lone_worker(analysis: Analysis, least: float) -> str:
 
     The ends of a model are longer by themselves, and so is who has more layers.
     """
-    breakdown, n_stages, layers = analysis.breakdown, analysis.trace.n_stages, analysis.trace.job.layers_per_stage
-    if analysis.trace.n_dp > 1 or n_stages < LEAST_STAGES:
+    trace, load_s = analysis.trace, nan_median(analysis.breakdown.alike_s, axis=(2, 3, 4), keepdims=True)
+    if trace.n_dp > 1 or trace.n_stages < LEAST_STAGES or not (load_s > 0).all():
         return ""
-    load_s = nan_median(breakdown.alike_s, axis=(2, 3, 4), keepdims=True)  # (n_directions, n_virtual, 1, 1, 1)
-    by_stage_s = load_s.reshape(len(load_s), -1, n_stages).sum(axis=1)  # (n_directions, n_stages)
+    by_stage_s = load_s.reshape(len(load_s), -1, trace.n_stages).sum(axis=1)  # (n_directions, n_stages)
     worst = int(by_stage_s.sum(axis=0).argmax())
-    others = np.delete(by_stage_s, worst, axis=1)
-    more_layers = (
-        layers is not None and len(layers) == n_stages and layers[worst] > float(np.median(np.delete(layers, worst)))
-    )
-    if worst in (0, n_stages - 1) or more_layers:
+    usual_s = np.median(np.delete(by_stage_s, worst, axis=1), axis=1)  # (n_directions,)
+    label, layers = int(trace.stage_labels[worst]), trace.job.layers_per_stage or ()
+    more_layers = len(layers) > label and layers[label] > float(np.median(np.delete(layers, label)))
+    if worst in (0, trace.n_stages - 1) or more_layers:
         return ""
     factor = np.ones_like(load_s)
-    factor[:, worst::n_stages, 0, 0, 0] = (np.median(others, axis=1) / by_stage_s[:, worst])[:, None]
+    factor[:, worst :: trace.n_stages, 0, 0, 0] = (usual_s / by_stage_s[:, worst])[:, None]
     gain = 1.0 - float(analysis.price([Work(factor)]).mean()) / analysis.gains.replayed_s
     if gain < max(UNKNOWN_SHARE, least):
         return ""
-    longer = write_figure(by_stage_s[:, worst].sum() / np.median(others.sum(axis=0)))
+    longer, even = by_stage_s[:, worst].sum() / usual_s.sum(), max(analysis.gains.recoverable("stage"), 0.0)
     return (
-        f"stage {worst} computes {longer} times as long as the others: moving layers gives less than is asked for, but if its "
-        f"worker is slow another one would give back {write_percent(gain)}; with one dp rank nobody can tell"
+        f"stage {label} computes {write_figure(longer)} times as long as the others: even stages would give back "
+        f"{write_percent(even)}, but if its worker is slow another one {write_percent(gain)}; with one dp rank nobody can tell"
     )
 
 

@@ -183,6 +183,9 @@ class Breakdown:
     #: Broadcastable to `compute_s`, or one number: how long the schedule makes a compute against the ordinary one: beside
     #: another one, a whole backward among split ones, the weight gradients of several microbatches.
     variant_ratio: Seconds | float = 1.0
+    #: For each block what each transfer that stands out took beyond ordinary ones, seconds by node, shape (n_steps, n_dp), and how
+    #: far ordinary ones spread there.
+    transfers: tuple[tuple[dict[int, Seconds], dict[int, float]], ...] = ()
     #: Shape as `compute_s`: seconds in which a compute waited for collectives within it beyond what ordinary ones take; None where
     #: none does.
     transfer_wait_s: Seconds | None = None

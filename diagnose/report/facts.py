@@ -365,7 +365,7 @@ def describe_nothing(diagnosis: Diagnosis) -> str:
 def describe_exposed(diagnosis: Diagnosis) -> str:
     """Say that much of the step is communication that takes its usual time, and what to compare it with; else nothing.
 
-    It takes as long all the time and everywhere, or a part of it would be lost, and no part of this one.
+    What takes longer now and then, or in one place, is lost, and no part of this.
     """
     budget = diagnosis.budget
     if budget is None:
@@ -382,8 +382,8 @@ def describe_exposed(diagnosis: Diagnosis) -> str:
     if diagnosis.job.is_on_cpu:
         usual = "iperf3 between its hosts, or the same job on hosts that do nothing else"
     return (
-        f"{taken} of the step, and as long all the time and everywhere: the trace cannot tell a slow network from the "
-        f"usual one. Compare with {usual} (docs/how-to/collectives.md)."
+        f"{taken} of the step, no longer than they usually do here: whether the network is slow all the time and everywhere the "
+        f"trace cannot tell. Compare with {usual} (docs/how-to/collectives.md)."
     )
 
 

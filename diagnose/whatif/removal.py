@@ -52,15 +52,12 @@ class Removal:
         n_stages: int,
         between_s: Seconds,
         tail_s: Seconds | None = None,
-        between_hosts: Bools | None = None,
     ) -> None:
         self.observed = observed
         self.breakdown = breakdown
         self.n_stages = n_stages
         self.between_s = between_s
-        self._job = TakenApart(
-            observed, breakdown, n_stages=n_stages, between_s=between_s, tail_s=tail_s, between_hosts=between_hosts
-        )
+        self._job = TakenApart(observed, breakdown, n_stages=n_stages, between_s=between_s, tail_s=tail_s)
         self._parts = {part.name: part for part in find_parts(self._job, list_components())}
         self._stalls_of = {part.component.inside: name for name, part in self._parts.items()}
         #: The computes of each block, so many as are looked at at a time.

@@ -58,6 +58,9 @@ class GraphWriter:
         self.by_chunk: dict[
             tuple[int, int], list[int]
         ] = {}  # (type, stage) -> nodes that were shared out over other chunks
+        nodes, finals = recorded.nodes, recorded.observed.graph.finals
+        #: Stages whose step ends with gathers, for the next one.
+        self.ended_by_gathers = {int(nodes.stage[node]) for node in finals if nodes.op[node] == Op.ALL_GATHER}
         self.launched: list[Ints] = []  # computes of each stage in launch order
         self.batches = [Ragged.empty(0)]
         self.closed: list[NewClosing] = []
@@ -105,21 +108,10 @@ class GraphWriter:
 
     def _list_last_gathers(self) -> list[int]:
         """List the gathers that end the step, by number, as those of the recorded one do."""
-        stages = self._ended_by_gathers()
-        nodes = self.recorded.nodes
-        copied = {
-            new
-            for old, new in self.closings.items()
-            if nodes.op[old] == Op.ALL_GATHER and int(nodes.stage[old]) in stages
-        }
-        shared_out = (new for stage in stages for new in self.by_chunk.get((int(Op.ALL_GATHER), stage), ()))
-        return sorted(copied.union(shared_out))
-
-    def _ended_by_gathers(self) -> set[int]:
-        """Name the stages whose step ends with gathers, for the next one."""
-        nodes = self.recorded.nodes
-        finals = self.recorded.observed.graph.finals
-        return {int(nodes.stage[node]) for node in finals if nodes.op[node] == Op.ALL_GATHER}
+        op, stage = self.recorded.nodes.op, self.recorded.nodes.stage
+        ended = [old for old in self.closings if op[old] == Op.ALL_GATHER and int(stage[old]) in self.ended_by_gathers]
+        shared_out = (self.by_chunk.get((int(Op.ALL_GATHER), of_stage), []) for of_stage in self.ended_by_gathers)
+        return sorted({self.closings[old] for old in ended}.union(*shared_out))
 
     def _add(self, op: Ints | int, stage: int, microbatch: Ints | int = -1, chunk: Ints | int = -1) -> Ints:
         """Write down nodes of a stage."""
@@ -311,7 +303,7 @@ class GraphWriter:
     def _open(self, stage: int, first: int | None) -> None:
         """Let the first forward of each chunk wait for its parameters, and the first transfer, if one is given."""
         r = self.recorded
-        if stage in self._ended_by_gathers():
+        if stage in self.ended_by_gathers:
             return
         gathers = self.by_chunk.get((int(Op.ALL_GATHER), stage))
         before = (

@@ -22,7 +22,7 @@ from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations, without_stalls
 from diagnose.whatif.components.start_delay import find_late_starts
 from diagnose.whatif.components.step import find_slow_steps, find_usual_steps, without_microbatches
-from diagnose.whatif.components.transfer import find_waits_inside
+from diagnose.whatif.components.transfer import find_waits_inside, transfer_excess
 from diagnose.whatif.components.worker import (
     Draws,
     find_slow_workers,
@@ -54,12 +54,13 @@ def take_apart(
     ep_size: int | None = None,
     carried_s: Sequence[Seconds] | None = None,
     members: Members | None = None,
+    between_hosts: Bools | None = None,
 ) -> Breakdown:
     """Take the compute durations of a job apart; `evidence` are rows that say why an operation was long or late.
 
     `reads_input` says whether any worker reads data, `ep_size` how many data-parallel ranks share the experts; None where nobody
     says. `carried_s` is what workers still do of the step before when a step begins, as `measure_carried` says; None: unknown.
-    `members` are those of each worker, where the trace records them.
+    `members` are those of each worker, where the trace records them. `between_hosts` is as for `transfer_excess`.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # lanes without any value give NaN, which is what is meant
@@ -71,6 +72,7 @@ def take_apart(
             ep_size=ep_size,
             carried_s=carried_s,
             members=members,
+            between_hosts=between_hosts,
         )
 
 
@@ -83,6 +85,7 @@ def _take_apart(
     ep_size: int | None,
     carried_s: Sequence[Seconds] | None,
     members: Members | None,
+    between_hosts: Bools | None,
 ) -> Breakdown:
     """Do the work of `take_apart`."""
     steps = np.concatenate([o.block.steps for o in observed])
@@ -90,7 +93,8 @@ def _take_apart(
     compute_s = gather_computes(observed, n_stages)
     beside = find_beside(observed, compute_s.shape, n_stages)
     queue = find_queue_waits(observed, compute_s.shape, n_stages, measure_variants(beside, compute_s))
-    transfer_wait_s = find_waits_inside(observed, compute_s.shape, n_stages)
+    transfers = tuple(transfer_excess(o, observed, between_hosts) for o in observed)
+    transfer_wait_s = find_waits_inside(observed, [excess for excess, _ in transfers], compute_s.shape, n_stages)
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
     free_s = free_s if transfer_wait_s is None else free_s - transfer_wait_s
     # What rows say of an operation is no part of its work, whatever the medians would say.
@@ -146,6 +150,7 @@ def _take_apart(
         microbatch_ordinary=microbatches.ordinary,
         microbatch_told=microbatches.told,
         queue_wait_s=queue.inside_s,
+        transfers=transfers,
         transfer_wait_s=transfer_wait_s,
         stalls=stalls,
         noise_ratio=noise,

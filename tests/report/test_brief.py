@@ -342,17 +342,17 @@ def _exposed(diagnosis: Diagnosis, collectives: float, transfers: float, *, gpu_
 
 def test_a_network_that_is_slow_everywhere_is_not_cleared() -> None:
     """Where communication takes a tenth of a job without a cause the network may be slow: what would tell is said."""
-    said = "collectives take 26% of the step, and as long all the time and everywhere: the trace cannot tell a slow network from"
+    said = "collectives take 26% of the step, no longer than they usually do here: whether the network is slow all the time and"
     for example in (healthy, noisy):
         page = page_of(_exposed(example(), 0.26, 0.05))
         assert (
-            f"{said} the usual one. Compare with all_reduce_perf of nccl-tests (docs/how-to/collectives.md)."
+            f"{said} everywhere the trace cannot tell. Compare with all_reduce_perf of nccl-tests (docs/how-to/collectives.md)."
             in " ".join(page.split())
         )
         assert said in " ".join(terminal.render(_exposed(example(), 0.26, 0.05), width=100, color=False).split())
         assert_fits(page)
         both = " ".join(page_of(_exposed(example(), 0.26, 0.12)).split())
-        assert "Exposed collectives take 26% and exposed transfers take 12% of the step, and as long" in both
+        assert "Exposed collectives take 26% and exposed transfers take 12% of the step, no longer than" in both
         assert "Compare with all_reduce_perf and sendrecv_perf of nccl-tests" in both
         on_cpu = " ".join(page_of(_exposed(example(), 0.26, 0.05, gpu_type="cpu")).split())
         assert (

@@ -67,8 +67,6 @@ class TakenApart:
         Time between each step and the next, seconds, in the order of the blocks; 0 where not known.
     tail_s : ndarray of float64, shape (n_steps, n_dp, n_stages), or None
         Seconds of it in which rows say that a worker was busy.
-    between_hosts : ndarray of bool, shape (n_stages, n_dp), or None
-        Links, by their first stages, that are between two hosts; None: not known.
     """
 
     def __init__(
@@ -79,14 +77,12 @@ class TakenApart:
         n_stages: int,
         between_s: Seconds,
         tail_s: Seconds | None,
-        between_hosts: Bools | None,
     ) -> None:
         self.observed = observed
         self.breakdown = breakdown
         self.n_stages = n_stages
         self.between_s = between_s
         self.tail_s = tail_s
-        self.between_hosts = between_hosts
         #: Time between steps that rows explain by something that is no save, seconds by kind, shape (n_steps,).
         self.gap_s = breakdown.between_s
         self.n_steps, self.n_dp = len(breakdown.steps), breakdown.compute_s.shape[-1]

@@ -81,8 +81,7 @@ class TransferPart(Part):
 
     def find(self) -> None:
         """Find what transfers take beyond that of ordinary ones; where it lies on slow places, what is elsewhere is ordinary."""
-        observed = self.job.observed
-        measured = [transfer_excess(o, observed, self.job.between_hosts) for o in observed]
+        observed, measured = self.job.observed, self.job.breakdown.transfers
         self.excess_s = [excess for excess, _ in measured]
         self.slow = find_slow_places(observed, self.excess_s, [spread for _, spread in measured], self.job.n_stages)
         self.own_s = self.excess_s
@@ -95,19 +94,21 @@ class TransferPart(Part):
                 self.wait_s = self.wait_s * np.isin(stages, np.concatenate(left))[:, None, None, None]
 
 
-def find_waits_inside(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> Seconds | None:
+def find_waits_inside(
+    observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]], shape: tuple[int, ...], n_stages: int
+) -> Seconds | None:
     """Say by how much computes are longer as collectives that they wait for within take longer than ordinary ones.
 
     Where each layer's parameters are gathered anew, a compute gets longer by a part of that: all of it, or none where reductions
-    run beside it. The part is the slope, over steps, for each stage and direction. Axes as in `Breakdown`; None where none is.
+    run beside it. The part is the slope, over steps, for each stage and direction. `excesses` are as `transfer_excess` has them, by
+    block. Axes as in `Breakdown`; None where none is.
     """
     anew = [are_gathered_anew(o.block.nodes) for o in observed]
     if not any(of_block.any() for of_block in anew):
         return None
     longer: list[dict[int, Seconds]] = [{} for _ in observed]  # what collectives inside take too long, by compute
     both, square = np.zeros((2, len(DIRECTIONS), n_stages))
-    for o, of_block, by_node in zip(observed, anew, longer, strict=True):
-        excess, _ = transfer_excess(o, observed)
+    for o, of_block, excess, by_node in zip(observed, anew, excesses, longer, strict=True):
         # Who waits for other ranks within was cut to its work; the last of them waits for none.
         ends_s = np.broadcast_to(o.block.end_s.max(axis=2, keepdims=True), o.block.end_s.shape)
         for node, inside in find_collectives_inside(dataclasses.replace(o.block, end_s=ends_s), of_block).items():
