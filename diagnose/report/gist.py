@@ -364,9 +364,11 @@ def _describe_doubts(diagnosis: Diagnosis, *, is_tight: bool) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Keep the first clause of a sentence, and of that the first words."""
+    """Keep the first clause of a sentence, and of that the first parts, or words."""
     clause = re.split(r"; |, so that ", prose(text), maxsplit=1)[0]
-    return textwrap.shorten(clause, _CLAUSE_LENGTH, placeholder="…")
+    words_left = textwrap.shorten(clause, _CLAUSE_LENGTH, placeholder="…")
+    part, comma, _ = words_left.rpartition(", ")
+    return f"{part} …" if words_left != clause and comma and len(part) >= _CLAUSE_LENGTH // 2 else words_left
 
 
 def _explain(cause: Cause, path: str | None) -> str:

@@ -246,6 +246,8 @@ def place(where: Where, shape: Shape | None = None) -> str:
     'stage 0'
     >>> place(Where(workers=(Worker(2, 0), Worker(0, 0), Worker(1, 0))))
     'stage 0, 3 workers'
+    >>> place(Where(stages=(2, 1)))
+    'stages 1 and 2'
     """
     hosts = [f"host {name(host)}" for host in where.hosts]
     if len(hosts) == 1 and len(where.workers) > 1:
@@ -258,11 +260,10 @@ def place(where: Where, shape: Shape | None = None) -> str:
             group = f"stage {min(stage)}" if len(stage) == 1 else f"dp {min(dp)}"
             return f"{group}, {len(where.workers)} workers"
     workers = [short_worker(who) for who in where.workers]
-    stages = [f"stage {stage}" for stage in where.stages]
-    for names in (workers, [link(ends) for ends in where.links], hosts, stages):
+    for names in (workers, [link(ends) for ends in where.links], hosts):
         if names:
             return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-    return ""
+    return f"stage{'s' if where.stages[1:] else ''} {list_labels(sorted(where.stages))}" if where.stages else ""
 
 
 def _place_several(workers: Sequence[Worker], shape: Shape | None) -> str:
