@@ -73,7 +73,7 @@ def list_groups() -> tuple[FeatureGroup, ...]:
         FeatureGroup(sequences.READS_AS, lambda m: sequences.measure_sequences(m.breakdown, m.trace)),
         FeatureGroup(experts.READS_AS, lambda m: experts.measure_experts(m.breakdown, m.trace, m.documents_fit)),
         FeatureGroup(stalls.READS_AS, lambda m: stalls.measure_stalls(m.breakdown, m.trace.evidence, m.trace.job)),
-        FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.breakdown)),
+        FeatureGroup(contention.READS_AS, lambda m: contention.measure_contention(m.breakdown, m.gains)),
         FeatureGroup(
             network.READS_AS,
             lambda m: network.measure_network(m.transfers, m.breakdown, on_one_cpu=m.trace.is_on_one_cpu),

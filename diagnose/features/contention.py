@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.model.components import Breakdown
+from diagnose.model.components import Breakdown, Gains
 from diagnose.model.feature import Feature, Features
 from diagnose.model.stalls import StallKind
 
@@ -19,11 +19,13 @@ READS_AS = {
     "chance; 0 none, 4 no chance; misleads where a framework waits on purpose",
     "queue.on_purpose_share": "part of the waits that are for a gather which the same compute waits for in nearly all steps and "
     "ranks; 1 a job that gathers its parameters before each compute; misleads where a software always queues so",
+    "queue.replay_error": "by which part of them steps are off that are replayed with these waits; 0 computes do wait so; misleads "
+    "where clocks are coarse",
     "queue.ratio": "time that a held compute waits over its work",
 }
 
 
-def measure_contention(breakdown: Breakdown) -> Features:
+def measure_contention(breakdown: Breakdown, gains: Gains) -> Features:
     """Measure how computes are held up by communication; all are missing where nothing is held up."""
     inside_s = np.zeros(()) if breakdown.queue_wait_s is None else breakdown.queue_wait_s
     wait_s = breakdown.stalls.seconds_of(StallKind.QUEUE) + inside_s
@@ -42,5 +44,6 @@ def measure_contention(breakdown: Breakdown) -> Features:
         "queue.steps_share": Feature(float(held.any(axis=(0, 1, 2, 4)).mean())),
         "queue.chance_deviations": Feature(breakdown.queue_deviations),
         "queue.on_purpose_share": Feature(breakdown.queue_on_purpose),
+        "queue.replay_error": Feature(gains.waits_error),
         "queue.ratio": Feature(float(np.median(wait_s[held] / work_s[held]))),
     }

@@ -68,6 +68,8 @@ BUSY_SHARE, BUSY_WITHIN = 0.2, 0.1
 ONE_RANK_RATIO = 3.0
 #: ... and between processes of one host is no network: healthy real pipelines there had 0.53 to 0.71.
 ONE_HOST_DOUBT = 0.9
+#: ... but up to 6 times as much as the same link of other dp ranks; a link that messages truly waited on had 480 and more.
+OWN_LINK_RATIO = 30.0
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -119,14 +121,14 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     is_alike = nearness > 0 and rank_ratio is not None and rank_ratio < ONE_RANK_RATIO
     doubt = CHANCE_DOUBT * max(nearness, float(once or is_alike), busy_doubt)
     # Where all have one group and no links, places cannot tell a network from a host that is busy now and then.
-    of_host = ONE_HOST_DOUBT if nearness else CHANCE_DOUBT * (max(len(links), len(groups)) < 2)
+    is_own = rank_ratio is not None and rank_ratio >= OWN_LINK_RATIO
+    of_host = ONE_HOST_DOUBT if nearness and not is_own else CHANCE_DOUBT * (max(len(links), len(groups)) < 2)
     found["network.chance_doubt"] = Feature(max(doubt, of_host) if on_one_cpu else doubt)
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)
     found["network.slow_computes"] = Feature(busy) if everywhere else Feature.missing("slow transfers have places")
     found["network.apart"] = Feature.missing(many) if apart is None else Feature(min(apart, MOST))
-    told = transfers.slow is None or transfers.slow.are_told
-    found["network.two_links"] = Feature(0.0 if told else TWO_LINKS)
+    found["network.two_links"] = Feature(0.0 if transfers.slow is None or transfers.slow.are_told else TWO_LINKS)
     found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, breakdown)))
     return found
 

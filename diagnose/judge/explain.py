@@ -74,8 +74,10 @@ def explain_cause(
     fires = True if judgement is None else judgement.fires
     vetoed = judgement is not None and judgement.is_vetoed
     is_told = any(other.cause == cause for one in verdict.causes for other in one.alternatives)
+    is_led = any(item.id == f"{UNKNOWN}/{cause}" for one in verdict.causes for item in one.evidence)
     against = (
         tuple(_reasons(verdict, gain, least, fires=fires, vetoed=vetoed))
+        or (("unknown",) if is_led else ())
         or (("alternative",) if is_told else ())
         or ("explained" if judged.prediction is None else "classifier",)
     )

@@ -226,6 +226,8 @@ class Gains:
     blame_s: dict[str, Seconds]
     #: What is special about each component there is.
     traits: Mapping[str, Traits] = dataclasses.field(default_factory=dict)
+    #: By which part of them steps are off that are replayed with computes waiting for communication in flight, as they seem to.
+    waits_error: float = 0.0
 
     def recoverable(self, name: str) -> float:
         """Part of the recorded step time that comes back when that component alone is removed."""

@@ -19,6 +19,7 @@ REASONS = {
     "gain": "too little comes back without it",
     "conditions": "a condition that must hold does not",
     "alternative": "it is told as what else another cause may be",
+    "unknown": "its time is said as `unknown`, which is more probable",
     "veto": "something holds that forbids it",
     "unknown-conditions": "conditions that decide could not be measured",
     "classifier": "the rule says yes, and the verdict no, as the classifier objects",

@@ -55,7 +55,7 @@ def describe_why(explanation: Explanation) -> str:
 def _describe_reason(e: Explanation, code: str) -> str:
     """Say one thing that keeps the cause from being said."""
     match code:
-        case "inconclusive" | "alternative":
+        case "inconclusive" | "alternative" | "unknown":
             return prose(e.doubt) or REASONS[code]
         case "unsaid":
             return f"what was recorded cannot show it; {prose(e.doubt)}"

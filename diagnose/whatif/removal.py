@@ -67,6 +67,9 @@ class Removal:
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
         self._recorded: dict[int, Recorded | None] = {}
         self._rebuilt: dict[tuple[int, str, int, int, bool], Rebuilt | None] = {}
+        #: By which part a block that is replayed with its waits, and nothing changed, is off from the recorded one.
+        self._waits_error: dict[int, float] = {}
+        self._waits_error = {i: self._measure_waits(i, at) for i, at in enumerate(self.sample_steps())}
 
     def present(self) -> list[str]:
         """List the components that this job has at all."""
@@ -154,10 +157,18 @@ class Removal:
 
     def _waits(self, i: int, plan: "_Plan") -> WaitGraph | None:
         """Give the waits that components cause in block `i`; under another schedule computes wait for something else: none."""
-        if plan.schedule is not None:
+        if plan.schedule is not None or self._waits_error.get(i, 0.0) > MATERIAL_SHARE:
             return None
         every = (part.waits(i) for name, part in self._parts.items() if not plan.everywhere(name))
         return next((waits for waits in every if waits is not None), None)
+
+    def _measure_waits(self, i: int, at: slice) -> float:
+        """Say how far off a block is that is replayed with its waits; 0 where nothing waits."""
+        nothing = _Plan([])
+        if self._waits(i, nothing) is None:
+            return 0.0
+        recorded_s = float(self.observed[i].block.step_ends_s[at].mean())
+        return abs(float(np.mean(replay(*self._change(i, nothing, at)))) / recorded_s - 1.0)
 
     def _graph(self, i: int, plan: "_Plan", at: slice) -> Graph:
         """Give the graph of some steps of block `i`."""
@@ -311,6 +322,7 @@ class Removal:
             share=self._shapley(players, names, by_step),
             blame_s={name: seconds for name, seconds in blame.items() if seconds is not None},
             traits={name: part.component.traits for name, part in self._parts.items()},
+            waits_error=max(self._waits_error.values(), default=0.0),
         )
 
     def _replay_all(self, sets: Sequence[Iterable[str]], pick: Sequence[slice] | None = None) -> list[Seconds]:

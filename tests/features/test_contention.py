@@ -8,7 +8,7 @@ import pytest
 from diagnose.features.contention import READS_AS, measure_contention
 from diagnose.model.components import Breakdown
 from diagnose.model.stalls import StallKind
-from tests.features.hand import N_STEPS, components, stalled
+from tests.features.hand import N_STEPS, components, gains, stalled
 
 
 def held(*places: tuple[object, ...], seconds: float = 1.0) -> Breakdown:
@@ -22,13 +22,13 @@ def held(*places: tuple[object, ...], seconds: float = 1.0) -> Breakdown:
 
 def values(parts: Breakdown) -> dict[str, float | None]:
     """Measure, by name without the kind."""
-    return {name.removeprefix("queue."): feature.value for name, feature in measure_contention(parts).items()}
+    return {name.removeprefix("queue."): feature.value for name, feature in measure_contention(parts, gains()).items()}
 
 
 @pytest.mark.parametrize("parts", [components(), held()], ids=["no communication beside computes", "none holds any up"])
 def test_nothing_held_is_nothing_to_measure(parts: Breakdown) -> None:
     """Where no compute waits everything is missing, with the reason."""
-    found = measure_contention(parts)
+    found = measure_contention(parts, gains())
     assert set(found) == set(READS_AS)
     assert all(feature.value is None and "no compute is held up" in feature.reason for feature in found.values())
 

@@ -55,13 +55,16 @@ def test_transfers_that_are_slow_with_all_computes(slow_steps: list[int], expect
 
 
 @pytest.mark.parametrize(
-    ("repeats", "on_one_cpu", "expected"), [(0.9, True, 0.0), (0.7, True, 0.9), (0.7, False, 0.165)]
+    ("repeats", "peer_ms", "on_one_cpu", "expected"),
+    [(0.9, 10.0, True, 0.0), (0.7, 10.0, True, 0.9), (0.7, 10.0, False, 0.165), (0.7, 0.9, True, 0.165)],
 )
-def test_links_between_processes_of_one_host(repeats: float, on_one_cpu: bool, expected: float) -> None:
-    """Between processes of one host is no network: where slow places hardly repeat its cores are busy."""
+def test_links_between_processes_of_one_host(repeats: float, peer_ms: float, on_one_cpu: bool, expected: float) -> None:
+    """Between processes of one host is no network: where slow places hardly repeat its cores are busy, but if one has it all."""
     slow = dataclasses.replace(SlowPlaces.nowhere(2, 2), repeats=repeats)
-    excess_ms = [[90.0, 10.0], [0.0, 0.0]]
-    found = dataclasses.replace(transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=excess_ms), slow=slow)
+    excess_ms = [[90.0, peer_ms], [0.0, 0.0]]
+    found = dataclasses.replace(
+        transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=excess_ms, excess_ratio=5.0), slow=slow
+    )
     measured = measure_network(found, components(), on_one_cpu=on_one_cpu)
     assert measured["network.chance_doubt"].value == pytest.approx(expected)
 

@@ -231,6 +231,24 @@ def test_an_alternative_that_is_not_said_is_explained() -> None:
     assert (told.said, told.because, said.alternatives) == (False, ("alternative",), cause.alternatives)
 
 
+def test_a_cause_whose_time_is_said_as_unknown_is_explained() -> None:
+    """Where nobody knows is more probable than the cause, that is why it is not said."""
+    analysis = measured_file(SLOW).analysis
+    features = analysis.features | {"story.other": Feature(0.9)}
+    analysis = dataclasses.replace(analysis, features=features)
+    other = RuleAlternative(UNKNOWN, "story.other", "the clocks")
+    rules = [
+        dataclasses.replace(rule, alternatives=(other,)) if rule.id == "worker-fault" else rule
+        for rule in built_in().rules
+    ]
+    judgements = tuple(rule.judge(features) for rule in rules)
+    judged = dataclasses.replace(examined()[1], judgements=judgements, prediction=None)
+    verdict = reach_verdict(analysis, judgements, min_speedup=1.02)
+    found = explain_cause("worker-fault", analysis, judged, verdict, min_speedup=1.02)
+    assert (found.said, found.because) == (False, ("unknown",))
+    assert describe_why(found) == "Not said: its time is said as `unknown`, which is more probable."
+
+
 def test_an_unknown_that_is_not_said_has_its_place() -> None:
     """What is largest of all that no rule explains has its workers, also where it is too little to be said."""
     analysis = measured_file(SLOW).analysis

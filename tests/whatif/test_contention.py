@@ -16,8 +16,10 @@ from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
+from diagnose.whatif.components import queue
 from diagnose.whatif.graph import Barrier
-from diagnose.whatif.waits import WaitGraph
+from diagnose.whatif.removal import MATERIAL_SHARE
+from diagnose.whatif.waits import WaitGraph, add_waits
 from tests.judge.cases import Measured, make, measure, measured
 
 BACKWARD, FORWARD = (Op.BACKWARD,), (Op.FORWARD,)
@@ -151,6 +153,26 @@ def test_removing_the_wait_is_mending_it(case: str, late: bool) -> None:
     truth, m = make(spec, fault).truth.faults[0], measured(spec, fault)
     assert truth.recoverable > 0.02
     assert m.gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=GAIN_TOLERANCE)
+
+
+def test_waits_that_the_steps_do_not_bear_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a replay with the waits misses the recorded steps they are no model of the job: it stays exact, and names nobody."""
+    spec, fault = CASES["backwards behind recvs"]
+    table = make(spec, fault).trace
+    true = measured(spec, fault)
+    monkeypatch.setattr(queue, "add_waits", lambda *args: _begin_later(add_waits(*args)))
+    m = measure(table)
+    assert true.gains.waits_error < MATERIAL_SHARE < m.gains.waits_error
+    assert m.gains.replayed_s == pytest.approx(m.gains.recorded_s)
+    assert m.gains.recoverable("queue") == pytest.approx(true.gains.recoverable("queue"), abs=GAIN_TOLERANCE)
+    assert [cause.cause for cause in true.diagnosis.causes] == ["kernel-queue-contention"]
+    assert "kernel-queue-contention" not in {cause.cause for cause in m.diagnosis.causes}
+
+
+def _begin_later(waits: WaitGraph | None) -> WaitGraph | None:
+    """Let what waits begin a while after what it waits for has ended, longer than it truly does."""
+    assert waits is not None
+    return dataclasses.replace(waits, delay={node: late_s + 0.05 for node, late_s in waits.delay.items()})
 
 
 @pytest.mark.parametrize(
