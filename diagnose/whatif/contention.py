@@ -52,6 +52,8 @@ MAX_SIGMA_RATIO = 0.08
 #: of chance itself, which is known to this part only, as computes beside communication vary otherwise than those that stand apart.
 CHANCE_DEVIATIONS = 4.0
 CHANCE_ERROR = 0.5
+#: Computes are compared with those about as long: between these parts of all, as few are far longer than most.
+SIZES = (0.5, 0.75, 0.9, 0.95)
 #: Without the waits the computes must vary so much less, where all of them overlap.
 MAX_SPREAD_RATIO = 0.5
 
@@ -259,7 +261,7 @@ def _find_waits(
     where no more are held up than by chance. Beside it by how many standard deviations they are more.
     """
     places: list[tuple[int, int, int]] = []
-    ratios, waits, outlasting = [], [], []
+    ratios, waits, outlasting, partners = [], [], [], []
     for i, (o, of_block) in enumerate(zip(observed, pairs, strict=True)):
         in_flight = {p.node: p for p in of_block if p.direction == direction}
         for node, partner, place in _partners(o, direction, n_stages):
@@ -268,6 +270,7 @@ def _find_waits(
                 here, there = (variants[place_of(o.block.nodes, n, n_stages)] for n in (node, partner))
                 other = other * (here / there)
             places.append((i, node, place))
+            partners.append(other)
             ratios.append(_duration(o, node, known[i].seconds) / other)
             p = in_flight.get(node)
             overlap_s, outlasting_s, _ = _overlap(o, p) if p is not None else (np.zeros(other.shape),) * 3
@@ -298,7 +301,9 @@ def _find_waits(
     )
     # Computes may be long, and communication late, in the same steps: then those of other steps do not say what chance does.
     of_step = np.unique(np.stack([virtual, step]), axis=1, return_inverse=True)[1].ravel()
-    by_chance = max(_count_by_chance(*parts, asked, apart, group) for group in (virtual, of_step))
+    # Long ones may be longer than their partners say, and may be the ones that communication runs beside.
+    of_size = _size_of(np.concatenate([seconds.ravel() for seconds in partners]), virtual)
+    by_chance = max(_count_by_chance(*parts, asked, apart, group) for group in (virtual, of_step, of_size))
     deviations = float(_deviations(n_held, by_chance))
     if deviations < CHANCE_DEVIATIONS:
         return nothing
@@ -313,6 +318,15 @@ def _find_waits(
             waited_for = {source: is_held & (last == source) for source in np.unique(last[is_held]).tolist()}
             holds.append((i, node, np.where(is_held, seconds, 0.0), waited_for))
     return float((x[held] / usual[held]).sum()), deviations, holds
+
+
+def _size_of(seconds: Seconds, virtual: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Say how long each is among those of its virtual stage, by the parts in `SIZES`: 0 the shortest."""
+    order = np.lexsort((seconds, virtual))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    n_own = np.bincount(virtual)
+    return np.searchsorted(SIZES, (place - (np.cumsum(n_own) - n_own)[virtual]) / n_own[virtual], side="right")
 
 
 def _deviations(n_held: Any, by_chance: Any) -> Any:

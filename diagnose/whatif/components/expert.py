@@ -37,6 +37,8 @@ FAR_DEVIATIONS = 4.0
 PRICE_COMPUTES = 10.0
 #: A pause is no work: beyond this many robust deviations it counts as so many.
 CLIP_DEVIATIONS = 6.0
+#: ... of what tokens do not tell, as it is known after so many rounds.
+N_ROUNDS = 4
 #: Backwards are long by this much for each 1 of forwards (production jobs: 0.7 to 1.4), whatever noise makes of it.
 SLOPES = (0.5, 2.0)
 #: A stage is long with documents by so much less or more than all stages are, and so much less for each 1 that they are long:
@@ -194,22 +196,29 @@ def _fit_tokens(load: Seconds, work_s: Seconds) -> tuple[float, Seconds | None]:
     n_steps = load.shape[3]
     if there.sum() < MIN_COMPUTES or n_steps < MIN_STEPS:
         return 0.0, None
-    middle = nan_median(excess, axis=(2, 3, 4), keepdims=True)
-    width = CLIP_DEVIATIONS * robust_deviation((excess - middle)[there])
-    y = np.clip(excess, middle - width, middle + width)  # a pause is no work
-    y = np.where(there, y - np.nanmean(y, axis=(2, 3, 4), keepdims=True), 0.0)
     load = np.where(there, load, np.nan)
     mean = np.nan_to_num(np.nanmean(load, axis=(2, 3, 4)))  # (2, n_virtual)
     x = np.nan_to_num(load - mean[:, :, None, None, None])
-    products, squares = (x * y).sum(axis=(2, 4)), (x * x).sum(axis=(2, 4))  # (2, n_virtual, n_steps)
+    squares = (x * x).sum(axis=(2, 4))  # (2, n_virtual, n_steps)
+    far, high = (values - nan_median(values, axis=(2, 3, 4), keepdims=True) for values in (load, excess))
+    usual = np.abs(far) > nan_median(np.abs(far), axis=(2, 3, 4), keepdims=True)
+    predicted = excess - high + far * (nan_median(high[usual] / far[usual], axis=0) if usual.any() else 0.0)
+    for _ in range(N_ROUNDS):
+        width = CLIP_DEVIATIONS * robust_deviation((excess - predicted)[there])
+        y = np.clip(excess, predicted - width, predicted + width)  # a pause is no work, the longest of experts is
+        y = np.where(there, y - np.nanmean(y, axis=(2, 3, 4), keepdims=True), 0.0)
+        products = (x * y).sum(axis=(2, 4))
+        ratio = 1.0 + _price(products, squares, mean)[:, None, None, None, None] * np.nan_to_num(load)
+        predicted = ratio / np.nanmean(np.where(there, ratio, np.nan), axis=(2, 3, 4), keepdims=True) - 1.0
     price = np.stack([_price(products[:, :, part], squares[:, :, part], mean) for part in _halves(n_steps)])
     slope = price[:, :, None] / (1.0 + price[:, :, None] * mean)
     slope = np.where(np.arange(n_steps) % 2 == 0, slope[1][..., None], slope[0][..., None])  # of the other half
     gain = (2.0 * slope * products - slope**2 * squares).sum(axis=(0, 1))
-    if _deviations_above_zero(gain) < CHANCE_DEVIATIONS:
+    varies = (y * y).sum(axis=(0, 1, 2, 4))
+    # Each step votes: with few tokens far above all others one would outweigh the rest.
+    if _deviations_above_zero(gain / np.maximum(varies, TINY_RATIO)) < CHANCE_DEVIATIONS:
         return 0.0, None
-    ratio = 1.0 + _price(products, squares, mean)[:, None, None, None, None] * np.nan_to_num(load)
-    return float(gain.sum() / (y * y).sum()), np.maximum(ratio, TINY_RATIO).reshape(shape)
+    return float(gain.sum() / varies.sum()), np.maximum(ratio, TINY_RATIO).reshape(shape)
 
 
 def _price(products: Seconds, squares: Seconds, mean: Seconds) -> Seconds:

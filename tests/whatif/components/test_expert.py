@@ -148,6 +148,17 @@ def test_columns_tell_with_one_stage() -> None:
     assert others.breakdown.experts.ratio is None
 
 
+@pytest.mark.parametrize(("spread", "group"), [(0.7, 1), (1.5, 1), (1.5, 4)])
+def test_a_few_experts_with_most_of_the_tokens(spread: float, group: int) -> None:
+    """Loads far above all others are experts, too, and no documents are beside them: the columns tell of all."""
+    spec = dataclasses.replace(SPEC, pp=1, dp=8, steps=20)
+    fault = ExpertImbalance(spread=spread, group=group, records_tokens=True)
+    found = measured(spec, fault)
+    assert causes(found.diagnosis) == ["expert-imbalance"]
+    true = make(spec, fault).truth.faults[0].recoverable
+    assert found.gains.recoverable("expert") == pytest.approx(true, abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("group", "shape"), [(2, {}), (4, {}), (2, {"pp": 2, "vpp": 2}), (4, {"pp": 1, "dp": 8, "steps": 30})]
 )
