@@ -352,6 +352,8 @@ def _share_out(analysis: Analysis, causes: Sequence[Cause]) -> Ledger | None:
     """Share the lost time out among causes, and among components; both sum to 1 with what is unexplained."""
     if not causes:
         return None
-    by_cause = {cause.cause: cause.share or 0.0 for cause in causes}
+    by_cause: dict[str, float] = {}
+    for cause in causes:  # of which several may be unknown
+        by_cause[cause.cause] = by_cause.get(cause.cause, 0.0) + (cause.share or 0.0)
     components = dict(analysis.gains.share)
     return Ledger(by_cause, components, 1.0 - sum(by_cause.values()), 1.0 - sum(components.values()))

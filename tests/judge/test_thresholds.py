@@ -36,7 +36,7 @@ from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.timing import date_cause
 from diagnose.judge.unchecked import _describe_gaps
 from diagnose.judge.unknown import list_unexplained, report_unknown
-from diagnose.judge.verdict import _lead_with_unknown, reach_verdict
+from diagnose.judge.verdict import _lead_with_unknown, _share_out, reach_verdict
 from diagnose.judge.worth import Benefit, is_unmeasured, least_gain, measure_after, measure_alone, most_gain, share_of
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Alternative, When
@@ -435,6 +435,16 @@ def test_what_nobody_knows_gives_back_as_much_after_the_others() -> None:
     found = _lead_with_unknown(analysis, cause, said, LEAST)  # type: ignore[arg-type] # of it nothing else is asked
     assert (found.cause, found.recoverable_after_others) == ("unknown", 0.03)
     assert [other.cause for other in found.alternatives] == ["worker-fault"]
+
+
+def test_several_that_nobody_knows_have_all_their_shares() -> None:
+    """Causes of one name, as `unknown`, are added up in the ledger."""
+    analysis = job()
+    (known,) = reach(with_gains(analysis, worker=(0.3, 0.0))).causes
+    causes = [msgspec.structs.replace(known, cause="unknown", share=share) for share in (0.5, 0.25)]
+    ledger = _share_out(analysis, causes)
+    assert ledger is not None
+    assert (ledger.causes, ledger.unexplained) == ({"unknown": 0.75}, pytest.approx(0.25))
 
 
 @pytest.mark.parametrize(("unknown", "lead"), [(0.4, "network-fault"), (0.7, "unknown")])
