@@ -7,7 +7,7 @@ taken. Costs nothing where no communication overlaps a compute (blocking transfe
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,33 +101,106 @@ def measure_waits(
     The latter is in standard deviations of the number that chance alone holds up; 0 where nothing is held up. `variants` as
     `measure_variants` gives them.
     """
-    found = [Waits({}, {}) for _ in observed]
-    most = 0.0
+    found: dict[tuple[Op, int], tuple[float, float, list[_Wait]]] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians of nothing are NaN, which is what is meant
-        candidates = []
+        candidates = {}
         for op in _TYPES:
             pairs = [_in_flight(o, op, n_stages) for o in observed]
-            candidates += [
-                (op, d, pairs)
-                for d in range(len(DIRECTIONS))
-                if any(p.direction == d for of_block in pairs for p in of_block)
-            ]
+            for d in range(len(DIRECTIONS)):
+                if any(p.direction == d for of_block in pairs for p in of_block):
+                    candidates[op, d] = pairs
+
+        def ask(key: tuple[Op, int]) -> tuple[float, float, list[_Wait]]:
+            known = _add_waits(len(observed), [each for other, each in found.items() if other != key])
+            return _find_waits(observed, candidates[key], key[1], known, n_stages, variants)
+
         # What explains most comes first; what is left must still be explained by the next. All others are asked again: a backward
         # is told by its forward, and what held that is known only now.
-        while candidates:
-            judged = [
-                (_find_waits(observed, pairs, d, found, n_stages, variants), (op, d, pairs))
-                for op, d, pairs in candidates
-            ]
-            (score, deviations, waits), best = max(judged, key=lambda item: item[0][0])
-            if score <= 0.0:
+        while len(found) < len(candidates):
+            judged = {key: ask(key) for key in candidates if key not in found}
+            best = max(judged, key=lambda key: judged[key][0])
+            if judged[best][0] <= 0.0:
                 break
-            most = max(most, deviations)
-            for i, node, wait_s, waited_for in waits:
-                found[i].add(node, wait_s, waited_for)
-            candidates.remove(best)
-    return found, most
+            found[best] = judged[best]
+        # ... and those that were found while less was known.
+        for key in list(found)[:-1]:
+            found[key] = ask(key)
+        waits = _add_waits(len(observed), found.values())
+        if {d for _op, d in found} >= {0, 1}:
+            _add_both(observed, [candidates[key] for key in found], waits, n_stages)
+    return waits, max((deviations for _, deviations, _ in found.values()), default=0.0)
+
+
+def _add_waits(n_blocks: int, found: Iterable[tuple[float, float, list[_Wait]]]) -> list[Waits]:
+    """Bring together what was found for each type of communication and direction, block by block."""
+    waits = [Waits({}, {}) for _ in range(n_blocks)]
+    for _score, _deviations, of_type in found:
+        for i, node, wait_s, waited_for in of_type:
+            waits[i].add(node, wait_s, waited_for)
+    return waits
+
+
+def _add_both(
+    observed: Sequence[Observed], found: Sequence[Sequence[Sequence[_InFlight]]], waits: Sequence[Waits], n_stages: int
+) -> None:
+    """Add, in place, the waits of forwards whose backward waits, too: neither tells then what the other takes by itself.
+
+    `found` lists, block by block, the computes beside each type of communication that holds computes up. Both of a pair are held
+    where they are nearer to the usual then, each by itself and one over the other.
+    """
+    pairs: list[tuple[int, int]] = []  # block and node of the forwards and the backwards, in turn
+    took, overlaps, known, lasts, stages = [], [], [], [], []
+    for i, o in enumerate(observed):
+        beside: dict[int, _InFlight] = {}
+        for p in (p for of_type in found for p in of_type[i]):
+            sources = (*beside[p.node].sources, *p.sources) if p.node in beside else p.sources
+            beside[p.node] = dataclasses.replace(p, sources=tuple(dict.fromkeys(sources)))
+        for backward, forward, stage in _partners(o, 1, n_stages):
+            for node in (forward, backward) if forward in beside and backward in beside else ():
+                overlap_s, _, last = _overlap(o, beside[node])
+                took.append(_duration(o, node, waits[i].seconds).ravel())
+                overlaps.append(overlap_s.ravel())
+                known.append(np.broadcast_to(waits[i].seconds.get(node, 0.0), last.shape).ravel() > 0)
+                lasts.append(last)
+                pairs.append((i, node))
+                stages.append(np.full(last.size, stage))
+    if not pairs:
+        return
+    take_s, wait_s = (np.stack([np.concatenate(each[way::2]) for way in (0, 1)]) for each in (took, overlaps))
+    is_known: Bools = np.stack([np.concatenate(known[way::2]) for way in (0, 1)])
+    held = _are_both_held(take_s, wait_s, is_known, np.concatenate(stages[::2]))
+    first = 0
+    for n in range(0, len(pairs), 2):
+        at = held[first : first + lasts[n].size].reshape(lasts[n].shape)
+        first += at.size
+        for (i, node), last, seconds in zip(pairs[n : n + 2], lasts[n : n + 2], overlaps[n : n + 2], strict=True):
+            if at.any():
+                of_node = {source: at & (last == source) for source in np.unique(last[at]).tolist()}
+                waits[i].add(node, np.where(at, seconds.reshape(at.shape), 0.0), of_node)
+
+
+def _are_both_held(take_s: Seconds, wait_s: Seconds, known: Bools, virtual: NDArray[np.int64]) -> Bools:
+    """Mark the pairs of a forward and a backward that are nearer to the usual without their waits, shape (n,).
+
+    `take_s` and `wait_s`, shape (2, n), are how long they take, known waits left out, and what overlaps them.
+    """
+    held = np.zeros(len(virtual), dtype=bool)
+    asked = np.isfinite(take_s).all(axis=0)
+    logs, free = (np.log(np.maximum(s, 1e-12)) for s in (take_s, take_s - wait_s))
+    logs, free = (np.stack([*each, each[1] - each[0]]) for each in (logs, free))  # and one over the other
+    alone = asked & (known | (wait_s <= 0))
+    for v in np.unique(virtual):
+        of_stage = virtual == v
+        usual = [alone[0] & of_stage, alone[1] & of_stage, alone.all(axis=0) & of_stage]
+        if min(each.sum() for each in usual) < MIN_OVERLAPS:
+            continue
+        center = np.array([median(of[at]) for of, at in zip(logs, usual, strict=True)])[:, None]
+        sigma = np.array([max(_spread(of[at]), LATE_TOLERANCE) for of, at in zip(logs, usual, strict=True)])[:, None]
+        at = of_stage & asked & ~known.any(axis=0) & (wait_s > 0).all(axis=0)
+        off, left = (np.abs(of[:, at] - center) / sigma for of in (logs, free))
+        held[at] = (left <= HELD_DEVIATIONS).all(axis=0) & (left.sum(axis=0) < off.sum(axis=0))
+    return held
 
 
 def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple[list[Waits], float]:

@@ -43,6 +43,8 @@ class Removal:
 
     #: Seconds of each step without some sets of components, once `gains` has replayed them.
     _by_step: Mapping[frozenset[str], Seconds] = {}
+    #: By which part each block that is replayed with its waits, and nothing changed, is off from the recorded one.
+    _waits_error: Mapping[int, float] = {}
 
     def __init__(
         self,
@@ -67,8 +69,6 @@ class Removal:
         self._first_step = np.cumsum([0, *(len(o.block.steps) for o in observed)]).tolist()
         self._recorded: dict[int, Recorded | None] = {}
         self._rebuilt: dict[tuple[int, str, int, int, bool], Rebuilt | None] = {}
-        #: By which part a block that is replayed with its waits, and nothing changed, is off from the recorded one.
-        self._waits_error: dict[int, float] = {}
         self._waits_error = {i: self._measure_waits(i, at) for i, at in enumerate(self.sample_steps())}
 
     def present(self) -> list[str]:

@@ -234,7 +234,7 @@ def _find_factors(
             # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
             quick = np.where(workers.ratio > 1.0, np.nan, by_step)
             of_quick = lower_median(nan_median(quick[:, :, usual], axis=2), axis=2)
-            typical_s = np.where(of_quick > 0, of_quick, typical_s)
+            typical_s = np.where(of_quick > 0, np.minimum(of_quick, typical_s), typical_s)
             pace = by_step / typical_s[:, :, None, None]
             step_ratio = find_slow_steps(np.where(workers.ratio > 1.0, np.nan, pace), usual)
             workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, is_told, drawn, workers.ratio)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from diagnose.faults.allocator_stall import AllocatorStall
 from diagnose.faults.inputs import Pause, draw_inputs
 from diagnose.faults.record import record
 from diagnose.faults.simulate import simulate
@@ -616,3 +617,15 @@ def test_a_backward_follows_the_forward_before_it() -> None:
     found = [(after, before) for _, after, before in _list_followers([o], 2)]
     assert all(before[0] == FORWARD and after[0] == BACKWARD and before[1] == after[1] for after, before in found)
     assert [(after[2], before[2]) for after, before in found if after[1] == 1] == [(n, n) for n in range(4)]
+
+
+def test_half_of_the_stages_that_stall_more_and_more() -> None:
+    """What most of their computes take in the end is not what they usually take: before that they took far less."""
+    spec = JobSpec(pp=4, dp=4, microbatches=2, steps=30, seed=2)
+    fault = AllocatorStall(
+        kind="growth", on_stages=(0, 1), stall_ratio=0.33, probability=0.28, frequency_growth=3.4, length_growth=1.0
+    )
+    found = measured(spec, fault)
+    typical_s = found.breakdown.typical_s
+    assert found.diagnosis.verdict == "straggling"
+    assert typical_s.max(axis=1) == pytest.approx(typical_s[:, 2:].mean(axis=1), rel=0.2)
