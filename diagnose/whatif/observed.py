@@ -230,7 +230,7 @@ def build_observed_graph(block: Block, start_s: Seconds, *, has_dp: bool) -> tup
         waits[node].add(source)
     for stage_order in order:
         _add_serial_waits(block, sample, waits, stage_order, starts_at, ends_at)
-    _launch_beside(sample, waits, find_beside(block.nodes, sample, start_s), starts_at, ends_at)
+    _launch_beside(block.nodes, sample, waits, find_beside(block.nodes, sample, start_s), starts_at, ends_at)
     for batch in batches:
         # Launched in one call: what keeps one of them from being launched keeps all.
         together = set().union(*(waits[node] for node in batch)).difference(batch)
@@ -409,20 +409,28 @@ def _await_gathers(
 
 
 def _launch_beside(
-    sample: SampledLanes, waits: list[set[int]], beside: Mapping[int, int], starts_at: Seconds, ends_at: Seconds
+    nodes: Nodes,
+    sample: SampledLanes,
+    waits: list[set[int]],
+    beside: Mapping[int, int],
+    starts_at: Seconds,
+    ends_at: Seconds,
 ) -> None:
     """Let what begins after a compute does wait for its end, or for what it waited for, if that explains when.
 
+    Gradients are there once their backward has begun, whatever explains when: their reduction waits for all that it waited for.
     As in `_look_before` that moves earlier, too, so that no circle can arise.
     """
-    nodes = np.array([*beside], dtype=np.int64)
+    launched = np.array([*beside], dtype=np.int64)
     may = Ragged.of([({c} | waits[c]) - waits[node] - {node} for node, c in beside.items()])
-    source, waiter = may.flat, nodes[may.row_of()]
+    source, waiter = may.flat, launched[may.row_of()]
     held = (ends_at[source] < starts_at[waiter]) & (sample.held_shares(source, waiter) >= HELD_SHARE)
-    sources = np.full((len(nodes), int(may.lengths.max(initial=0))), -1, dtype=np.int64)
+    sources = np.full((len(launched), int(may.lengths.max(initial=0))), -1, dtype=np.int64)
     place = np.arange(len(source)) - may.begin[may.row_of()]
     sources[may.row_of()[held], place[held]] = source[held]
-    for one, node in list(_explain_delays(sample, nodes, waits, sources, np.full(len(nodes), PARTLY_EXPLAINED_SHARE))):
+    explained = _explain_delays(sample, launched, waits, sources, np.full(len(launched), PARTLY_EXPLAINED_SHARE))
+    begun = held & (nodes.op[waiter] == Op.REDUCE_SCATTER)
+    for one, node in [*explained, *zip(source[begun].tolist(), waiter[begun].tolist(), strict=True)]:
         waits[node].add(one)
 
 

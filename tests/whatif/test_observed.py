@@ -359,6 +359,19 @@ def test_a_worker_that_waits_for_two_groups() -> None:
     assert measured(spec, flap).gains.recoverable("transfer") == pytest.approx(true.recoverable, abs=0.01)
 
 
+@pytest.mark.parametrize("pp", [1, 2, 4])
+@pytest.mark.parametrize("kind", ["pauses", "worker"])
+def test_gradients_are_reduced_once_their_backward_has_begun(kind: str, pp: int) -> None:
+    """Reductions that begin within backwards begin sooner if these do: all ranks wait in them for who paused before."""
+    spec = JobSpec(pp=pp, dp=8, microbatches=6, steps=24, gather_s=0.02, scatters_within=0.12, p2p="lazy", seed=3)
+    pauses = GarbageCollection(pause_s=2.5 * spec.forward_s, worker_period_steps=8)
+    fault = pauses if kind == "pauses" else WorkerFault(places=((3, 0),), slowdown=1.5)
+    (true,) = make(spec, fault).truth.faults
+    assert true.recoverable > 0.1
+    (said,) = measured(spec, fault).diagnosis.causes
+    assert (said.cause, said.recoverable) == (true.cause, pytest.approx(true.recoverable, abs=0.016))
+
+
 def blur(world: str, seed: int, deviation_s: float) -> pa.Table:
     """Make a healthy job whose starts are told wrong by so much."""
     rng = np.random.default_rng([seed, sum(map(ord, world))])
