@@ -168,6 +168,7 @@ TIERS = {
     "tests/watch/test_views.py::test_a_terminal": LONG,
     "tests/whatif/components/test_catalogue.py": PLAIN,
     "tests/whatif/components/test_expert.py": PLAIN,
+    "tests/whatif/components/test_gc_pause.py::test_pauses_beside_loads": PLAIN,
     "tests/whatif/components/test_worker.py::test_experts_that_stay_hot": PLAIN,
     "tests/whatif/test_between.py": PLAIN,
     "tests/whatif/test_token_costs.py": PLAIN,

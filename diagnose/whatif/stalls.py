@@ -142,7 +142,12 @@ def _attribute_by_place(found: LongStalls) -> None:
     stands_out = found.share * within_s > _quiet_ratio(found.share, stalls, found.n_stages) * (
         stalls.inside_s + stalls.before_s
     )
+    n_within = np.count_nonzero(stalls.inside == StallKind.COLLECTION)
     _attribute_sizes(found, stands_out, (attribute_late_to_allocator, attribute_to_collection))
+    if np.count_nonzero(stalls.inside == StallKind.COLLECTION) > n_within:
+        # Now that it is known that workers collect in first forwards, the others are asked again.
+        stands_out = found.share > _quiet_ratio(found.share, stalls, found.n_stages)
+        _attribute_sizes(found, stands_out & (stalls.inside == 0) & (stalls.before == 0), (attribute_to_collection,))
 
 
 def _attribute_sizes(found: LongStalls, left: Bools, by_place: Sequence[Callable[[LongStalls], None]]) -> None:

@@ -22,7 +22,7 @@ def attribute_to_collection(found: LongStalls) -> None:
     """Attribute what is left in forwards to collections, on workers where it is no more frequent than they are.
 
     Where backwards stall as well, by as many seconds, forwards must do so far more often than chance explains, or on single stages.
-    Backwards right after such a forward do not count, and go with it.
+    Backwards right after such a forward, or after one that is known to collect, do not count, and go with it.
     """
     long, there, n_stages = found.long, found.there, found.n_stages
     n_virtual, n_steps, n_dp = long.shape[1], *long.shape[3:]
@@ -31,11 +31,12 @@ def attribute_to_collection(found: LongStalls) -> None:
     sparse = in_step.sum(axis=1) <= MAX_COLLECTIONS_A_STEP * max(n_steps, 1)  # (n_stages, n_dp)
     mask = np.tile(sparse, (n_virtual // n_stages, 1))[:, None, None, :]
     at = long & mask[None]
-    reached = found.reached_by(at[0])
+    collects = np.logical_or(*found.stalls.of_kind(StallKind.COLLECTION))
+    reached = found.reached_by(at[0] | collects[0])
     at[1:] &= ~reached
     exists = there & mask
     # Beside longer collections shorter stalls are none that are few, in backwards, too, or mostly where they are frequent.
-    known = any(of.any() for of in found.stalls.of_kind(StallKind.COLLECTION))
+    known = bool(collects.any())
     if known and 2 * at[0].sum() < long[0].sum():
         return
     if (known or at[1:].any()) and not _is_forwards_alone(at, exists):
@@ -43,7 +44,7 @@ def attribute_to_collection(found: LongStalls) -> None:
         for stage in range(n_stages):
             of_stage = slice(stage, None, n_stages)
             at[0, of_stage] &= not known and _is_forwards_alone(at[:, of_stage], exists[:, of_stage])
-    at[1:] = found.reached_by(at[0])
+    at[1:] = found.reached_by(at[0] | collects[0])
     found.assign(at, StallKind.COLLECTION)
 
 

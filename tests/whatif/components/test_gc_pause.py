@@ -3,8 +3,13 @@
 import numpy as np
 import pytest
 
+from diagnose.faults.decoys import OrdinaryLoads
+from diagnose.faults.garbage_collection import GarbageCollection
+from diagnose.faults.generate import generate
+from diagnose.faults.spec import JobSpec
 from diagnose.model.stalls import StallKind, Stalls
 from diagnose.whatif.components.gc_pause import attribute_waits_to_collections
+from tests.judge.cases import causes, measure
 
 N_STEPS, STAGES, MICROBATCHES, DP = 16, 2, 3, 4
 
@@ -82,3 +87,20 @@ def test_rows_of_a_loader_are_believed() -> None:
 def test_who_waits_in_most_steps_has_a_late_loader() -> None:
     """A collector needs time to fill up."""
     assert judged(n_pauses=16, every=1) == {StallKind.INPUT}
+
+
+@pytest.mark.parametrize("seed", [5, 6])
+def test_pauses_beside_loads_that_nobody_waits_for(seed: int) -> None:
+    """Rows of quick loads before each first forward hide none of the pauses within it, nor of those in the other forwards."""
+    spec = JobSpec(pp=1, dp=32, microbatches=2, steps=12, seed=seed)
+    fault = GarbageCollection(
+        kind="reaching-into-backwards",
+        pause_s=3.0 * spec.forward_s,
+        worker_period_steps=25.0,
+        spill_share=0.25,
+        inside_share=1.0,
+    )
+    job = generate(spec, [fault], [OrdinaryLoads(share=0.8)])
+    found = measure(job.trace)
+    assert causes(found.diagnosis) == ["garbage-collection"]
+    assert found.gains.recoverable("gc-pause") == pytest.approx(job.truth.faults[0].recoverable, abs=0.01)
