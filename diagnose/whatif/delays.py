@@ -11,7 +11,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
 from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.numerics.robust import median
-from diagnose.whatif.computes import COMPUTES
+from diagnose.whatif.computes import COMPUTES, find_last
 from diagnose.whatif.levels import at_a_time, take
 from diagnose.whatif.observed import Observed
 
@@ -79,12 +79,15 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
 def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Seconds]:
     """Say how much longer than usual each launch delay was, by node.
 
-    Before forwards of the first stage the usual delay is that before computes elsewhere: a loader that is always slow
-    leaves no ordinary delay there to compare with. What a worker begins a step with cannot begin before it has ended the step
-    before: `carried_s` later, as `measure_carried` says. Seconds, shape (n_steps, n_dp); nodes that were never late are left out.
+    Before forwards of the first stage, and of the model's end, the usual delay is that before computes elsewhere: a loader that is
+    always slow leaves no ordinary delay there to compare with. What a worker begins a step with cannot begin before it has ended
+    the step before: `carried_s` later, as `measure_carried` says. Seconds, shape (n_steps, n_dp); nodes that were never late are
+    left out.
     """
-    op = o.block.nodes.op
-    inputs = (op == Op.FORWARD) & (o.block.nodes.stage == 0)
+    op, stage = o.block.nodes.op, o.block.nodes.stage
+    n_stages = 1 + int(stage.max())
+    reads = (stage == 0) | (np.maximum(o.block.nodes.chunk, 0) * n_stages + stage == find_last([o], n_stages))
+    inputs = (op == Op.FORWARD) & reads
     simulated = o.graph.moves.members.flat
     computes = simulated[of_types(op[simulated], COMPUTES)]
     elsewhere = computes[~inputs[computes]] if not inputs[computes].all() else computes

@@ -15,7 +15,7 @@ from diagnose.faults.planned_work import PlannedWork
 from diagnose.faults.spec import JobSpec, Schedule
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.stalls import StallKind
-from tests.judge.cases import causes, diagnose_table, measure, measured
+from tests.judge.cases import causes, diagnose_table, make, measure, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=5)
 ABSOLUTE = dataclasses.replace(SPEC, absolute_times=True)
@@ -52,6 +52,15 @@ def test_labels_are_input_too(where: str) -> None:
     assert causes(diagnosis) == ["data-loading"]
     assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
     assert {(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers} == {(1, 0), (1, 3)}
+
+
+@pytest.mark.parametrize("vpp", [1, 2])
+def test_labels_that_are_mostly_late(vpp: int) -> None:
+    """What most forwards of the model's end wait is not what they usually wait: others hardly do."""
+    spec = JobSpec(pp=4, vpp=vpp, dp=1, microbatches=8, steps=24, seed=3)
+    fault = DataLoading(kind="late-labels", wait_ratio=8.0, probability=0.75, every_microbatch=True, reads_last=True)
+    (true,) = make(spec, fault).truth.faults
+    assert measured(spec, fault).gains.recoverable("input-delay") == pytest.approx(true.recoverable, abs=0.01)
 
 
 @pytest.mark.parametrize("pp", [2, 4])
