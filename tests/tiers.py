@@ -190,6 +190,7 @@ TIERS = {
     "tests/whatif/test_fill.py::test_where_sends_are_buffered_a_lost_recv_does_not_end_with_its_send": PLAIN,
     "tests/whatif/test_levels.py": PLAIN,
     "tests/whatif/test_naive.py": PLAIN,
+    "tests/whatif/test_frozen.py": PLAIN,
     "tests/whatif/test_observed.py": PLAIN,
     "tests/whatif/test_observed.py::test_batches_are_found_where_calls_block": LONG,
     "tests/whatif/test_observed.py::test_generated_jobs": LONG,

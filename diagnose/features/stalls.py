@@ -60,8 +60,8 @@ READS_AS = {
     "input.between_share": "part of them between steps, where only rows show it; 1 all",
     "input.silent_share": "part of them on workers that have data-load rows in half of the steps, none of which tells of it; 1 a "
     "loader is seen, and is not late then; misleads where the job reads data by other means, too",
-    "collection.silent_share": "part of them that no gc row tells of, in a job that has such rows; 1 collections are recorded, and "
-    "these are none; misleads where some workers record theirs and others do not",
+    "collection.silent_share": "part of them that no gc row tells of, on workers that have such rows, or all where a job says so; "
+    "1 collections are recorded, and these are none; misleads where some workers record theirs and others have something else",
     "allocator.backward_contrast": "seconds stalled in or before backwards on the workers with stalls of the allocator over those "
     "on other workers, at most 100; collections and loaders elsewhere do not count, as they stop no backward",
     "allocator.place_chance": "chance that so many of all stalls of backwards lie on the workers with stalls of the allocator, did "
@@ -299,8 +299,15 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence, paused_s: Seco
     if not all_s.any():
         return Feature.missing("no compute stalls in that way")
     # Who records collections records all of them; rows that took nothing are calls that a job made itself.
-    seen = records_gc or bool(((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s)).any())
-    return Feature(float(silent_s.sum() / all_s.sum()) if seen else 0.0)
+    rows = np.flatnonzero((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s))
+    if not (records_gc or len(rows)):
+        return Feature(0.0)
+    recording = np.zeros(all_s.shape, dtype=bool)
+    recording[evidence.stage[rows], evidence.dp[rows]] = True
+    if not records_gc and (recording & (silent_s < all_s)).any():
+        # Some workers record theirs, and it is these pauses: of the others nobody can tell.
+        all_s, silent_s = np.where(recording, all_s, 0.0), np.where(recording, silent_s, 0.0)
+    return Feature(float(silent_s.sum() / all_s.sum()))
 
 
 def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, records_gc: bool) -> Feature:

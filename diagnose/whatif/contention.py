@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.numerics.robust import median, robust_deviation
-from diagnose.whatif.computes import DIRECTION_OF, place_of
+from diagnose.whatif.computes import DIRECTION_OF, find_computes, iterate_blocks, place_of
 from diagnose.whatif.graph import split_nodes
 from diagnose.whatif.levels import stack
 from diagnose.whatif.observed import Observed, are_gathered_anew
@@ -94,12 +94,12 @@ class Waits:
 
 
 def measure_waits(
-    observed: Sequence[Observed], *, n_stages: int, variants: Seconds | None = None
+    observed: Sequence[Observed], *, n_stages: int, variants: Seconds | None = None, paused_s: Seconds | None = None
 ) -> tuple[list[Waits], float]:
     """Say how long each compute was held up by communication in flight, block by block, and how far that is above chance.
 
     The latter is in standard deviations of the number that chance alone holds up; 0 where nothing is held up. `variants` as
-    `measure_variants` gives them.
+    `measure_variants` gives them; `paused_s`, axes as in `Breakdown`, are pauses of computes that rows tell of.
     """
     found: dict[tuple[Op, int], tuple[float, float, list[_Wait]]] = {}
     with warnings.catch_warnings():
@@ -113,6 +113,8 @@ def measure_waits(
 
         def ask(key: tuple[Op, int]) -> tuple[float, float, list[_Wait]]:
             known = _add_waits(len(observed), [each for other, each in found.items() if other != key])
+            if paused_s is not None:
+                _add_pauses(known, observed, paused_s, n_stages)
             return _find_waits(observed, candidates[key], key[1], known, n_stages, variants)
 
         # What explains most comes first; what is left must still be explained by the next. All others are asked again: a backward
@@ -139,6 +141,15 @@ def _add_waits(n_blocks: int, found: Iterable[tuple[float, float, list[_Wait]]])
         for i, node, wait_s, waited_for in of_type:
             waits[i].add(node, wait_s, waited_for)
     return waits
+
+
+def _add_pauses(known: Sequence[Waits], observed: Sequence[Observed], paused_s: Seconds, n_stages: int) -> None:
+    """Add, in place, pauses that are known otherwise: what communication ends with may have stood still as long."""
+    for (steps, o), of_block in zip(iterate_blocks(observed), known, strict=True):
+        for node in find_computes(o.block.nodes).tolist():
+            seconds = paused_s[(*place_of(o.block.nodes, node, n_stages), steps)]
+            if seconds.any():
+                of_block.add(node, seconds, {})
 
 
 def _add_both(

@@ -6,7 +6,7 @@ microbatches first, everything after works on arrays without that axis.
 
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -31,9 +31,10 @@ from diagnose.whatif.components.worker import (
     slow_with,
     told_by_member,
 )
-from diagnose.whatif.computes import gather_computes, gather_seconds
+from diagnose.whatif.computes import gather_computes, gather_seconds, iterate_blocks
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
+from diagnose.whatif.frozen import find_frozen
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.stalls import attribute_stalls
@@ -92,7 +93,9 @@ def _take_apart(
     order = np.argsort(steps, kind="stable")  # blocks come one after the other, steps in time
     compute_s = gather_computes(observed, n_stages)
     beside = find_beside(observed, compute_s.shape, n_stages)
-    queue = find_queue_waits(observed, compute_s.shape, n_stages, measure_variants(beside, compute_s))
+    unpaused_s = without_recorded_pauses(observed, evidence, compute_s, n_stages)
+    paused_s = None if unpaused_s is compute_s else np.nan_to_num(compute_s - unpaused_s)
+    queue = find_queue_waits(observed, compute_s.shape, n_stages, measure_variants(beside, compute_s), paused_s)
     transfers = tuple(transfer_excess(o, observed, between_hosts) for o in observed)
     transfer_wait_s = find_waits_inside(observed, [excess for excess, _ in transfers], compute_s.shape, n_stages)
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
@@ -139,6 +142,10 @@ def _take_apart(
         n_stages=n_stages,
         at_own_places=at_own_places,
     )
+    frozen_s = tuple(
+        find_frozen(o, at, evidence, stalls, excess, n_stages)
+        for (at, o), (excess, _) in zip(iterate_blocks(observed), transfers, strict=True)
+    )
     return Breakdown(
         steps=steps,
         compute_s=compute_s,
@@ -150,7 +157,8 @@ def _take_apart(
         microbatch_ordinary=microbatches.ordinary,
         microbatch_told=microbatches.told,
         queue_wait_s=queue.inside_s,
-        transfers=transfers,
+        transfers=tuple(_without(*pair) for pair in zip(transfers, frozen_s, strict=True)),
+        frozen_s=frozen_s,
         transfer_wait_s=transfer_wait_s,
         stalls=stalls,
         noise_ratio=noise,
@@ -170,6 +178,15 @@ def _take_apart(
         variant_ratio=1.0 if variants is None else variants,
         has_token_costs=apart.has_token_costs,
     )
+
+
+def _without(
+    measured: tuple[dict[int, Seconds], dict[int, float]], frozen_s: Mapping[int, Seconds]
+) -> tuple[dict[int, Seconds], dict[int, float]]:
+    """Leave out what transfers stood still with their processes."""
+    excess, spread = measured
+    left = {node: seconds - frozen_s[node] if node in frozen_s else seconds for node, seconds in excess.items()}
+    return {node: seconds for node, seconds in left.items() if seconds.any()}, spread
 
 
 def _shared_by_group(alike_s: Seconds, group: int) -> Seconds:

@@ -522,6 +522,18 @@ def test_where_collections_are_recorded_no_other_pause_is_one() -> None:
     assert [measure_stalls(parts, *of_job)["collection.silent_share"].value for of_job in asked] == [1.0, 0.0, 1.0]
 
 
+def test_where_some_workers_record_their_collections() -> None:
+    """Of two pauses of the worker that records one has a row: of the other worker's nobody can tell, unless all record theirs."""
+    pauses = of(StallKind.COLLECTION, {(FORWARD, 0, 0, step, step % 2): 4.0 for step in range(4)})
+    parts = stalled(pauses)
+    told = np.zeros(parts.stalls.inside.shape, dtype=bool)
+    told[FORWARD, 0, 0, 0, 0] = True
+    parts = dataclasses.replace(parts, stalls=dataclasses.replace(parts.stalls, recorded_inside=told))
+    rows = evidence([(Op.GC, 100)])
+    asked = [(rows, None), (rows, RECORDED)]
+    assert [measure_stalls(parts, *of_job)["collection.silent_share"].value for of_job in asked] == [0.5, 0.75]
+
+
 @pytest.mark.parametrize(("n_stages", "doubt"), [(1, COLLECTED_CHANCE), (2, 0.0)])
 def test_with_one_stage_waits_before_any_forward_may_be_collections(n_stages: int, doubt: float) -> None:
     """Where there are more stages the first forwards of steps are those that wait for batches; with one each forward reads."""

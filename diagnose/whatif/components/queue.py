@@ -53,10 +53,14 @@ class QueueWaits:
 
 
 def find_queue_waits(
-    observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int, variants: Seconds | None
+    observed: Sequence[Observed],
+    shape: tuple[int, ...],
+    n_stages: int,
+    variants: Seconds | None,
+    paused_s: Seconds | None = None,
 ) -> QueueWaits:
-    """Find the computes that communication in flight made long, or late; `variants` as `measure_variants` gives them."""
-    long, of_long = measure_waits(observed, n_stages=n_stages, variants=variants)
+    """Find the computes that communication in flight made long, or late; `variants` and `paused_s` as for `measure_waits`."""
+    long, of_long = measure_waits(observed, n_stages=n_stages, variants=variants, paused_s=paused_s)
     late, of_late = measure_late_starts(observed, n_stages=n_stages)
     inside_s, before_s = (
         gather_seconds(observed, [of_block.seconds for of_block in of_blocks], shape, n_stages)

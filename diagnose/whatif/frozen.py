@@ -1,0 +1,86 @@
+"""Find transfers that stood still with a process of one of their ends: what stops a process stops what it sends, too.
+
+Enters: an observed block, collections by rows and by the stalls of computes, and what transfers take beyond ordinary ones. Leaves:
+the part of that for which a process stood still. Costs collections x transfers of a stage, in array operations.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from diagnose.model.optype import DP_COLLECTIVES, Op
+from diagnose.model.stalls import StallKind, Stalls
+from diagnose.model.trace import Evidence, Ints, Seconds
+from diagnose.whatif.computes import find_computes, places_of
+from diagnose.whatif.observed import Observed
+
+#: Collections that are set against the transfers of their stage at a time.
+MAX_AT_ONCE = 4096
+
+#: Collections: stage, step (its place in the block), dp rank, and between which seconds of the step they stopped it for how long.
+_Collections = tuple[Ints, Ints, Ints, Seconds, Seconds, Seconds]
+
+
+def find_frozen(
+    o: Observed, steps: slice, evidence: Evidence, stalls: Stalls, excess_s: Mapping[int, Seconds], n_stages: int
+) -> dict[int, Seconds]:
+    """Say for how long of what they take beyond ordinary ones transfers stood still as a process of one of their ends collected.
+
+    A collection stops all threads of Python, also those that send and receive. `excess_s` is as `transfer_excess` has it; seconds
+    by node, shape (n_steps, n_dp).
+    """
+    found: dict[int, Seconds] = {}
+    slow = np.array([*excess_s], dtype=np.int64)
+    of_rows, of_stalls = _read_rows(o, evidence), _read_stalls(o, steps, stalls, n_stages)
+    stages, *rest = (np.concatenate(pair) for pair in zip(of_rows, of_stalls, strict=True))
+    for stage in np.unique(stages).tolist():
+        own, here = slow[o.block.nodes.stage[slow] == stage][:, None], np.flatnonzero(stages == stage)
+        for first in range(0, len(here), MAX_AT_ONCE):
+            step, dp, begins_s, ends_s, paused_s = (axis[here[first : first + MAX_AT_ONCE]] for axis in rest)
+            begin_s, end_s = o.block.start_s[own, step, dp], o.block.end_s[own, step, dp]
+            both_s = np.clip(np.minimum(end_s, ends_s) - np.maximum(begin_s, begins_s), 0.0, paused_s)
+            for n in np.flatnonzero(both_s.any(axis=1)).tolist():
+                _add(found, o, int(own[n, 0]), step, dp, both_s[n])
+    return {node: np.minimum(found[node], excess_s[node]) for node in found if node in excess_s}
+
+
+def _add(found: dict[int, Seconds], o: Observed, node: int, step: Ints, dp: Ints, frozen_s: Seconds) -> None:
+    """Note for how long a transfer stood still, at its other ends, too; in a collective of all dp ranks all stand still."""
+    frozen = np.zeros(o.block.start_s[node].shape)
+    np.add.at(frozen, (step, dp), frozen_s)
+    if o.block.nodes.op[node] in DP_COLLECTIVES:
+        frozen = np.broadcast_to(frozen.max(axis=1, keepdims=True), frozen.shape)
+    for end in o.graph.members_of(node).tolist():
+        found[end] = np.maximum(found[end], frozen) if end in found else frozen
+
+
+def _read_rows(o: Observed, evidence: Evidence) -> _Collections:
+    """List the collections that rows tell of."""
+    rows = np.flatnonzero((evidence.op == Op.GC) & np.isin(evidence.step, o.block.steps))
+    begins_s, ends_s = evidence.start_s[rows], evidence.end_s[rows]
+    step = np.searchsorted(o.block.steps, evidence.step[rows])
+    return evidence.stage[rows], step, evidence.dp[rows], begins_s, ends_s, ends_s - begins_s
+
+
+def _read_stalls(o: Observed, steps: slice, stalls: Stalls, n_stages: int) -> _Collections:
+    """List the collections that stalls of computes tell of, and no row."""
+    nodes, computes = o.block.nodes, find_computes(o.block.nodes)
+    place = places_of(nodes, computes, n_stages)
+    inside_s, before_s = (
+        np.where((kinds[place] == StallKind.COLLECTION) & ~told[place], seconds[place], 0.0)[:, steps]
+        for seconds, kinds, told in (
+            (stalls.inside_s, stalls.inside, stalls.recorded_inside),
+            (stalls.before_s, stalls.before, stalls.recorded_before),
+        )
+    )
+    i, step, dp = np.nonzero(inside_s + before_s)
+    late_s, paused_s = before_s[i, step, dp], (inside_s + before_s)[i, step, dp]
+    node = computes[i]
+    return (
+        nodes.stage[node],
+        step,
+        dp,
+        o.block.start_s[node, step, dp] - late_s,
+        o.block.end_s[node, step, dp],
+        paused_s,
+    )
