@@ -20,7 +20,7 @@ from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection, attribute_waits_to_collections
 from diagnose.whatif.components.input_delay import attribute_to_input
 from diagnose.whatif.components.malloc_pause import attribute_late_to_allocator, attribute_to_allocator
-from diagnose.whatif.components.start_delay import attribute_to_saves
+from diagnose.whatif.components.start_delay import attribute_to_saves, find_begun
 from diagnose.whatif.components.step import attribute_to_plan
 from diagnose.whatif.components.worker import attribute_to_workers
 from diagnose.whatif.computes import Place, find_last, iterate_blocks, list_computes, place_of
@@ -109,6 +109,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         follow,
         reads_input,
         find_last(observed, n_stages),
+        find_begun(observed, inside_s.shape, n_stages),
     )
     _attribute_by_place(all_stalls)
     attribute_waits_to_collections(stalls)

@@ -14,6 +14,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
+from diagnose.whatif.components.start_delay import find_begun
 from diagnose.whatif.stalls import _length_apart, _list_followers, attribute_stalls
 from tests.features.hand import evidence
 from tests.judge.cases import Measured, measure, measured
@@ -417,6 +418,21 @@ def test_the_first_rank_begins_late_at_an_interval(n_stages: int, n_dp: int, kin
     late[FORWARD, 0, 0, 2::6, 0] = STALL_S
     stalls = judged(nothing(n_stages=n_stages, n_dp=n_dp), late)
     assert set(stalls.before[late > 0]) == {kind}
+
+
+@pytest.mark.parametrize(("shape", "begun"), [({}, True), ({"gathers": False}, False), ({"gathers_last": True}, False)])
+def test_who_has_met_others_in_a_step_saves_nothing_in_it(
+    monkeypatch: pytest.MonkeyPatch, shape: dict[str, bool], begun: bool
+) -> None:
+    """Parameters are gathered as a step begins: who stops between that and its first forward has no save, but its batch to read."""
+    found = measured(JobSpec(pp=2, dp=2, microbatches=4, steps=6, seed=1, **shape))  # type: ignore[arg-type] # all are flags
+    is_begun = find_begun(found.observed, found.breakdown.compute_s.shape, 2)
+    assert (is_begun == begun).all()
+    monkeypatch.setattr("diagnose.whatif.stalls.find_begun", lambda *_: np.full((4, STEPS, 2), begun))
+    late = nothing(n_dp=2)
+    late[FORWARD, 0, 0, 2::6, 0] = STALL_S
+    stalls = judged(nothing(n_dp=2), late)
+    assert set(stalls.before[late > 0]) == {StallKind.INPUT if begun else StallKind.SAVING}
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,8 @@ class LongStalls:
     reads_input: bool | None = None
     #: The virtual stage that ends the model; -1: the last one.
     last: int = -1
+    #: Shape (n_virtual, n_steps, n_dp): the worker has met others in a collective of this step before its first forward.
+    begun: Bools | None = None
 
     @property
     def in_time(self) -> Ints:

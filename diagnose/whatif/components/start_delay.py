@@ -12,7 +12,7 @@ from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.attribution import LongStalls
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.components.evaluation import is_interval
-from diagnose.whatif.computes import iterate_blocks
+from diagnose.whatif.computes import iterate_blocks, place_of
 from diagnose.whatif.observed import Observed
 
 #: The first data-parallel rank alone is late where it has this part of all that begin a step late by as much.
@@ -22,16 +22,32 @@ ALONE_SHARE = 0.8
 def attribute_to_saves(found: LongStalls) -> None:
     """Attribute to saves what makes the first data-parallel rank alone begin steps late, every so many: it writes for all.
 
-    A collector counts objects and not steps, and a loader reads on every rank.
+    A collector counts objects and not steps, and a loader reads on every rank. Nobody saves once a step has begun.
     """
     firsts = (0, slice(None), 0)  # forwards of the first microbatch: (n_virtual, n_steps, n_dp)
     late = found.long[firsts] & (found.stalls.before_s[firsts] > found.stalls.inside_s[firsts])
+    late = late if found.begun is None else late & ~found.begun
     by_first = late[..., 0]
     is_alone = late.shape[-1] > 1 and by_first.sum() >= ALONE_SHARE * late.sum()
     if is_alone and is_interval(found.steps, np.any(by_first, axis=0)):
         at = np.zeros(found.long.shape, dtype=bool)
         at[0, :, 0, :, 0] = by_first
         found.assign(at, StallKind.SAVING)
+
+
+def find_begun(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> Bools:
+    """Say where a gather of the worker's has ended long before its first forward: the step has begun on all ranks by then.
+
+    `shape` is that of arrays of `Breakdown`; the result has the shape (n_virtual, n_steps, n_dp).
+    """
+    found = np.zeros((shape[1], *shape[3:]), dtype=bool)
+    for at, o in iterate_blocks(observed):
+        nodes, start_s, end_s = o.block.nodes, o.block.start_s, o.block.end_s
+        for node in np.flatnonzero((nodes.op == Op.FORWARD) & (nodes.microbatch == 0)).tolist():
+            virtual = place_of(nodes, node, n_stages)[1]
+            for gather in np.flatnonzero((nodes.op == Op.ALL_GATHER) & (nodes.stage == nodes.stage[node])).tolist():
+                found[virtual, at] |= end_s[gather] < start_s[node] - o.idle(node) / 2.0
+    return found
 
 
 def find_late_starts(
