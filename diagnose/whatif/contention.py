@@ -32,6 +32,8 @@ LATE_TOLERANCE = 0.01
 LATE_TOLERANCE_S = 3e-5
 #: Before the first forward of a step parameters explain a late start that they take up the larger part of.
 GATHER_SHARE = 0.3
+#: ... or, as its host may take a moment more, within this part of its wait.
+EXPLAINED_LATE = 0.1
 #: Operations before it that a late compute may have waited for.
 MAX_LATE = 6
 #: What would by chance end as a late compute starts is counted at these parts of its wait, where that is so many tolerances long.
@@ -235,12 +237,13 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
                     is_late &= ~o.block.filled[node]
                 last = int(np.searchsorted(usual_s[sources], usual_s[node]))
                 near = sources[max(0, last - MAX_LATE) : last + 1].tolist()
-                waited_for = _ends_then(o, near, start, delay, tolerance_s, is_late)
+                within_s = np.maximum(tolerance_s, EXPLAINED_LATE * delay)
+                waited_for = _ends_then(o, near, start, delay, within_s, is_late)
                 direction = DIRECTION_OF[int(nodes.op[node])]
                 shifted = is_late & (delay > MIN_SHIFTED * tolerance_s)
                 n_held[direction] += sum(int((at & shifted).sum()) for at in waited_for.values())
                 for shift in SHIFTS if shifted.any() else ():
-                    by_chance = _ends_then(o, near, start - shift * delay, (1.0 - shift) * delay, tolerance_s, shifted)
+                    by_chance = _ends_then(o, near, start - shift * delay, (1.0 - shift) * delay, within_s, shifted)
                     n_chance[direction] += sum(int(at.sum()) for at in by_chance.values()) / len(SHIFTS)
                 if waited_for:
                     held = np.any(list(waited_for.values()), axis=0)

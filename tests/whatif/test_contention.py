@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from diagnose.faults.decoys import LongerComputes
@@ -148,6 +149,21 @@ def test_removing_the_wait_is_mending_it(case: str, late: bool) -> None:
     truth, m = make(spec, fault).truth.faults[0], measured(spec, fault)
     assert truth.recoverable > 0.02
     assert m.gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=GAIN_TOLERANCE)
+
+
+@pytest.mark.parametrize("case", ["backwards behind recvs", "backwards behind gradients"])
+def test_late_computes_whose_hosts_take_a_moment(case: str) -> None:
+    """They begin up to 6% of their length after what they waited for has ended, each by another part: they waited all the same."""
+    spec, fault = CASES[case]
+    job = make(spec, dataclasses.replace(fault, late=True))
+    rows = job.trace.to_pandas()
+    computes = rows["optype"].astype(str).isin(["forward-compute", "backward-compute"])
+    moment_s = np.where(computes, 0.06 * np.random.default_rng(1).random(len(rows)) * rows["duration"], 0.0)
+    rows["start_ts"] += moment_s
+    rows["duration"] -= moment_s
+    m = measure(pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(job.trace.schema.metadata))
+    (true,) = job.truth.faults
+    assert m.gains.recoverable("queue") == pytest.approx(true.recoverable, abs=0.01)
 
 
 def test_waits_that_the_steps_do_not_bear_out(monkeypatch: pytest.MonkeyPatch) -> None:
