@@ -9,6 +9,7 @@ import pytest
 from diagnose.model.optype import P2P, of_types
 from diagnose.model.schedule import BACKWARD, WEIGHT, order_launches
 from diagnose.model.trace import Seconds
+from diagnose.trace.overtaken import _match_ends
 from tests.jobs import load, to_table
 from tests.judge.cases import measure
 
@@ -117,3 +118,20 @@ def test_what_is_buffered_stays_as_it_began() -> None:
     nodes = block.nodes
     same = (nodes.op[1:] == nodes.op[:-1]) & (nodes.stage[1:] == nodes.stage[:-1]) & of_types(nodes.op[1:], P2P)
     assert (np.diff(block.start_s, axis=0)[same] > 0).all()
+
+
+def test_recvs_that_are_posted_ahead_end_with_their_sends() -> None:
+    """Of two neighbours, whose messages are posted in any order, each recv is that of the send that it ends with; lost ones fit."""
+    rng = np.random.default_rng(7)
+    n, shape = 12, (5, 3)
+    is_second = rng.random(n) < 0.4
+    sent_s = np.sort(rng.uniform(0.0, 1.0, (n, *shape)), axis=0)
+    true = np.empty((n, *shape), dtype=np.int64)
+    for lane in np.ndindex(*shape):
+        posted = rng.permutation(is_second)  # which stream each recv is of, in order of their start
+        for stream in (False, True):
+            true[(posted == stream, *lane)] = np.flatnonzero(is_second == stream)
+    end_s = np.take_along_axis(sent_s, true, axis=0) + rng.uniform(0.0, 1e-4, (n, *shape))
+    assert (_match_ends(is_second, sent_s, end_s) == true).all()
+    end_s[3, 0, 0] = np.nan
+    assert np.mean(_match_ends(is_second, sent_s, end_s) == true) > 0.95
