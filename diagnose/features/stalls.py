@@ -166,7 +166,8 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence, job: Job | None = N
         found |= {f"{kind}.{name}": feature for name, feature in _measure(breakdown, evidence, whose, row).items()}
     found |= {"allocator.backward_contrast": _backward_contrast(breakdown)} | _measure_chances(breakdown)
     waits, paused_s = _Waits.of(breakdown), breakdown.stalls.seconds_of(StallKind.COLLECTION)
-    is_told = _is_told(breakdown, StallKind.COLLECTION, paused_s)
+    between = _share_between(breakdown, paused_s)
+    is_told = _is_told(breakdown, StallKind.COLLECTION, paused_s) or (between.value or 0.0) > HALF_SHARE
     varies = functools.cache(functools.partial(_measure_variation, breakdown))
     found["collection.close_pairs"] = _close_pairs(breakdown, paused_s, is_told=is_told)
     silent = _silent_share(breakdown, evidence, waits)
@@ -174,7 +175,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence, job: Job | None = N
     found["collection.silent_share"] = _silent_collections(breakdown, evidence, paused_s, records_gc=records_gc)
     found["collection.lone_doubt"] = _doubt_collections(breakdown, paused_s, varies, is_told=is_told)
     found["collection.asked_doubt"] = _doubt_collectors(breakdown, paused_s, is_told=is_told)
-    found["collection.between_share"] = _share_between(breakdown, paused_s)
+    found["collection.between_share"] = between
     found |= {"input.silent_share": silent} | _measure_places(breakdown, waits, varies)
     doubt = found["input.unseen_doubt"].value
     if doubt is not None and (silent.value or 0.0) > HALF_SHARE:
@@ -307,7 +308,8 @@ def _silent_collections(breakdown: Breakdown, evidence: Evidence, paused_s: Seco
     if not records_gc and (recording & (silent_s < all_s)).any():
         # Some workers record theirs, and it is these pauses: of the others nobody can tell.
         all_s, silent_s = np.where(recording, all_s, 0.0), np.where(recording, silent_s, 0.0)
-    return Feature(float(silent_s.sum() / all_s.sum()))
+    between_s = float(breakdown.between_s.get(StallKind.COLLECTION, np.zeros(1)).sum())  # of which rows tell
+    return Feature(float(silent_s.sum() / (all_s.sum() + between_s)))
 
 
 def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, records_gc: bool) -> Feature:

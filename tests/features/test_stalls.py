@@ -522,6 +522,15 @@ def test_where_collections_are_recorded_no_other_pause_is_one() -> None:
     assert [measure_stalls(parts, *of_job)["collection.silent_share"].value for of_job in asked] == [1.0, 0.0, 1.0]
 
 
+def test_one_pause_without_a_row_beside_collections_between_steps() -> None:
+    """Rows tell of nearly all: the one may be anything, and nothing is in doubt for it."""
+    parts = stalled(of(StallKind.COLLECTION, {(FORWARD, 0, 0, 3, 0): 1.0}))
+    parts = dataclasses.replace(parts, between_s={StallKind.COLLECTION: np.full(N_STEPS, 9.9)})
+    found = measure_stalls(parts, evidence([(Op.GC, 100)]))
+    assert found["collection.silent_share"].value == pytest.approx(0.01)
+    assert found["collection.lone_doubt"].value == 0.0
+
+
 def test_where_some_workers_record_their_collections() -> None:
     """Of two pauses of the worker that records one has a row: of the other worker's nobody can tell, unless all record theirs."""
     pauses = of(StallKind.COLLECTION, {(FORWARD, 0, 0, step, step % 2): 4.0 for step in range(4)})
