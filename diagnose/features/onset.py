@@ -14,6 +14,8 @@ from diagnose.numerics.change_points import fit_changes
 
 #: Steps above this part of the effect have it.
 HALF = 0.5
+#: Before it came, and once it has gone, steps have less than this part of it: less is not gone.
+SILENT = 0.25
 #: The size of the effect is that of this quantile of the steps.
 TOP_QUANTILE = 0.9
 #: Steps without the effect, before or after it, must be this improbable at its hit rate, and a change of level this improbable
@@ -68,9 +70,8 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
     if hits.sum() < MIN_HITS:
         return Course(When("sporadic"), steps=tuple(steps[hits].tolist()))
     there = () if steady else tuple(steps[hits].tolist())
-    onset = int(steps[first]) if first > 0 and _chance_of_silence(rate, first) < CHANCE else None
-    n_after = len(hits) - 1 - last
-    recovery = int(steps[last + 1]) if n_after and _chance_of_silence(rate, n_after) < CHANCE else None
+    onset = int(steps[first]) if _is_silent(effect[:first], rate, top) else None
+    recovery = int(steps[last + 1]) if _is_silent(effect[last + 1 :], rate, top) else None
     if recovery is not None and last > first:
         return Course(When("transient", onset, recovery), steps=there)
     if onset is not None:
@@ -91,9 +92,9 @@ def _without_lone_hits(hits: Bools) -> Bools:
     return np.isin(np.arange(len(hits)), near)
 
 
-def _chance_of_silence(rate: float, n_steps: int) -> float:
-    """Give the probability of so many steps without a hit."""
-    return float((1.0 - rate) ** n_steps)
+def _is_silent(effect: Seconds, rate: float, top: float) -> bool:
+    """Say whether it is improbable that steps without a hit are so by chance, and they have next to nothing of the effect."""
+    return bool(len(effect)) and (1.0 - rate) ** len(effect) < CHANCE and float(np.median(effect)) < SILENT * top
 
 
 def _date_changes(steps: Ints, effect: Seconds) -> tuple[Change, ...]:
