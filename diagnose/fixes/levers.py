@@ -171,7 +171,8 @@ def _collect_less_often(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
     if hits.sum() < LEAST_COLLECTIONS:
         return
     pause_s = np.concatenate([seconds.max(axis=(0, 2), initial=0.0) for seconds in planned])  # (n_steps,)
-    now_s, interval = float(np.quantile(pause_s[hits], planned_gc.LONGEST_QUANTILE)), len(hits) / int(hits.sum())
+    now_s = float(np.quantile(pause_s[hits], planned_gc.LONGEST_QUANTILE))
+    interval = planned_gc.find_interval(np.concatenate([b.steps for b in analysis.trace.blocks]), hits)
     every = planned_gc.choose_interval(now_s, analysis.gains.replayed_s)
     if every > interval:
         yield _Idea(

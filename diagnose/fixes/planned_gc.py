@@ -13,7 +13,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove, Spend
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.stalls import TOGETHER_SHARE, StallKind
-from diagnose.model.trace import Ints, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.figures import write_figure
 from diagnose.numerics.robust import weighted_median
 
@@ -106,7 +106,13 @@ def _together(analysis: Analysis) -> int | None:
     hits = workers[workers > 0]
     if workers.size < 2 or seconds.shape[1] < 2 or np.median(hits) < TOGETHER_SHARE:
         return None
-    return round(len(workers) / int((workers >= TOGETHER_SHARE).sum()))
+    return round(find_interval(analysis.breakdown.steps, workers >= TOGETHER_SHARE))
+
+
+def find_interval(steps: Ints, hits: Bools) -> float:
+    """Say every how many steps something happens; of one time alone nobody knows, and it is as often as there are steps."""
+    at = np.sort(steps[hits])
+    return float(np.median(np.diff(at))) if len(at) > 1 else float(len(steps))
 
 
 def _length_now(steps: Ints, pause_s: Seconds) -> tuple[float, float]:

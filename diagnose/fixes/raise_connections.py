@@ -11,6 +11,7 @@ from diagnose.fixes.places import read_whole
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Job
 
 NAME = "raise-connections"
@@ -25,8 +26,9 @@ _HOW = {
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - a fix's interface
     """Take out the waits for communication in flight, unless the job must have one queue, or ignores the setting."""
-    wait_s = analysis.breakdown.queue_wait_s
-    if wait_s is None or not wait_s.any():
+    inside_s = analysis.breakdown.queue_wait_s
+    wait_s = analysis.breakdown.stalls.seconds_of(StallKind.QUEUE) + (0.0 if inside_s is None else inside_s)
+    if not wait_s.any():
         return Refusal("no compute waits for communication in flight")
     n = read_whole(settings, "connections", NAME, least=1) if "connections" in settings else CONNECTIONS
     forbidden = _forbidden(analysis.trace.job)

@@ -255,8 +255,10 @@ def describe_action(cause: Cause) -> str:
 
 def _pays_off(fix: Fix) -> str:
     """Say after how many steps a restart has paid off."""
-    steps = fix.figures.get("break_even_steps")
-    return "" if steps is None else f", pays off after {words.count(int(steps), 'step')}"
+    steps, step_s = fix.figures.get("break_even_steps"), fix.predicted_step_time
+    if steps is None or step_s is None:
+        return ""
+    return f", pays off after {words.count(int(steps), 'step')} ({words.hours(steps * step_s / 3600)} h)"
 
 
 def list_reasons(cause: Cause) -> list[str]:

@@ -182,7 +182,9 @@ def test_what_others_hide_is_dated_by_what_it_gives_after_them(alone: float, pat
 
 def test_what_has_less_of_it_at_the_end_is_not_gone() -> None:
     """The last two steps have 0.44 of what all others have: it is there all the time."""
-    effect = np.array([0.095, 0.07, 0.08, 0.092, 0.094, 0.09, 0.091, 0.092, 0.039, 0.093, 0.09, 0.096, 0.09, 0.041, 0.041])
+    effect = np.array(
+        [0.095, 0.07, 0.08, 0.092, 0.094, 0.09, 0.091, 0.092, 0.039, 0.093, 0.09, 0.096, 0.09, 0.041, 0.041]
+    )
     assert find_course(np.arange(len(effect)), effect).when == When("constant")
     gone = np.concatenate([effect[:-2], [0.001, 0.002]])
     assert find_course(np.arange(len(effect)), gone).when == When("transient", None, 13)

@@ -275,6 +275,24 @@ def test_who_may_raise_connections(gpu: str | None, tp: int, framework: str | No
         assert ("Blackwell ignores it" in found.risks[0]) == (gpu in (None, "MI300X") and tp > 1)
 
 
+def test_computes_that_begin_late_have_connections_to_raise() -> None:
+    """Whether a compute stands still or begins late for what is in flight, the fix is the same, and gives back the waits."""
+    spec, fault = FAULTS["raise-connections"]
+    job = analysis(spec, dataclasses.replace(fault, late=True))  # type: ignore[call-arg] # it is contention
+    assert job.breakdown.queue_wait_s is None or not job.breakdown.queue_wait_s.any()
+    found = propose(raise_connections, job, at())
+    assert gain(job, found) == pytest.approx(job.gains.recoverable("queue"), abs=0.001)
+    assert found.figures["held_computes"] > 0
+
+
+def test_garbage_that_all_collect_is_so_many_steps_apart() -> None:
+    """Three times in 32 steps, ten apart, is every ten, and not every eleven; where steps are left out, by their numbers."""
+    steps = np.arange(32)
+    assert planned_gc.find_interval(steps, np.isin(steps, [9, 19, 29])) == 10.0
+    assert planned_gc.find_interval(3 * steps, np.isin(steps, [9, 19])) == 30.0
+    assert planned_gc.find_interval(steps, steps == 9) == 32.0
+
+
 def test_longer_intervals_of_checkpoints() -> None:
     """Half as often costs half; Young and Daly's interval is the square root of twice the save times the time between failures."""
     job, place = analysis(ONE_CLOCK, SAVES), at(period=5.0)
