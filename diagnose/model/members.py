@@ -10,6 +10,8 @@ GROUP_PREFIXES = ("tp-", "cp-")
 #: What a wait within a compute is called that an adapter measured: for members of a tensor- or context-parallel group, or for other
 #: data-parallel ranks.
 WAITS = ("tp-wait", "cp-wait", "dp-wait")
+#: The all-to-alls of experts, as the trace format calls them: whoever comes early waits in them for the last of a group.
+ALL_TO_ALLS = ("ep-dispatch", "ep-combine")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.documents import Documents
-from diagnose.model.members import GROUP_PREFIXES, WAITS, Members
+from diagnose.model.members import ALL_TO_ALLS, GROUP_PREFIXES, WAITS, Members
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, NAMES, Op, of_types
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.trace.dense import lay_out_rows
@@ -208,7 +208,9 @@ def _take_others(rows: Rows, warnings: list[str]) -> Rows:
     if rows.other is None or not (rows.other >= 0).any():
         return take_rows(rows, np.zeros(0, dtype=np.int64))
     counts = np.bincount(rows.other[rows.other >= 0], minlength=len(rows.other_types))
-    counts[[name in WAITS for name in rows.other_types]] = 0  # known, and inside of computes
+    counts[[name in (*WAITS, *ALL_TO_ALLS) for name in rows.other_types]] = (
+        0  # known: ranks wait for each other in them
+    )
     most = [at for at in np.argsort(-counts, kind="stable").tolist() if counts[at]]
     named = [f"{rows.other_types[at]!r} ({counts[at]})" for at in most[:MAX_TYPES_NAMED]]
     if len(most) > MAX_TYPES_NAMED:

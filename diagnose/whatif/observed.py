@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from diagnose.errors import TraceError
-from diagnose.model.members import GROUP_PREFIXES, WAITS
+from diagnose.model.members import ALL_TO_ALLS, GROUP_PREFIXES, WAITS
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds, Trace
 from diagnose.numerics.robust import nan_quantile
@@ -141,7 +141,7 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     # Members of a worker wait for each other inside of what one of them does.
     within = np.array([name.startswith(GROUP_PREFIXES) for name in trace.other_types], dtype=bool)
     inside[inside] = ~within[carried.op[inside]]
-    waits = [kind for kind, name in enumerate(trace.other_types) if name in WAITS]
+    meet = [kind for kind, name in enumerate(trace.other_types) if name in (*WAITS, *ALL_TO_ALLS)]
     occupying, parts, others = carried.take(occupies), carried.take(inside), others.take(occupies[: len(others)])
     found = []
     for filled in blocks:
@@ -150,8 +150,8 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
             without_busy(filled, busy), usual_start(filled), has_dp=trace.job.has_dp
         )
         block = fill_again(filled, graph)
-        graph = add_meetings(block, graph, busy)
-        inner = find_inner_waits(parts, block, waits) or find_gather_waits(block, are_gathered_anew(block.nodes))
+        graph = add_meetings(block, graph, busy, meet)
+        inner = find_inner_waits(parts, block, meet) or find_gather_waits(block, are_gathered_anew(block.nodes))
         worked, graph = add_inner_waits(block, graph, inner)
         delay = launch_delays(worked, graph)
         of_delay = None if busy is None else busy.within(worked, delay, range(len(block.nodes)))

@@ -84,10 +84,10 @@ def find_occupying(others: Evidence, blocks: Sequence[Block]) -> tuple[Bools, Bo
     return free & ~beside[others.op], inside & ~beside[others.op]
 
 
-def find_inner_waits(rows: Evidence, block: Block, waits: Collection[int] = ()) -> tuple[Seconds, Ints] | None:
+def find_inner_waits(rows: Evidence, block: Block, meet: Collection[int] = ()) -> tuple[Seconds, Ints] | None:
     """Say how long each operation waits for other dp ranks in rows inside of it: an all-to-all of experts within computes.
 
-    Whoever comes early waits in them for the last of a group, who waits least; rows of the types `waits` are nothing but waits.
+    Whoever comes early waits in them for the last of a group, who waits least; rows of the types `meet` are known to be waits.
     Seconds, shape (n_nodes, n_steps, n_dp), and the group of each dp rank; None where no such rows are, or waits are less than what
     varies anyway.
     """
@@ -99,7 +99,7 @@ def find_inner_waits(rows: Evidence, block: Block, waits: Collection[int] = ()) 
     for kind in np.flatnonzero(np.bincount(rows.op) >= USUAL_SHARE * block.start_s[0].size).tolist():
         union = Union.of(keys, rows.take(rows.op == kind))
         _, begins_s, ends_s = _look_inside(block, keys, union, computes[:: -(-len(computes) // MAX_LOOKED_AT)])
-        groups = _find_groups(begins_s, ends_s, least=0.0 if kind in waits else HELD_SHARE)
+        groups = _find_groups(begins_s, ends_s, least=0.0 if kind in meet else HELD_SHARE)
         if groups is None:
             continue
         fills_s, _, _ = _look_inside(block, keys, union, computes)
@@ -259,10 +259,11 @@ def without_busy(block: Block, busy: Busy | None) -> Block:
     return block if busy is None else dataclasses.replace(block, start_s=block.start_s - busy.before_s)
 
 
-def add_meetings(block: Block, graph: Graph, busy: Busy | None) -> Graph:
+def add_meetings(block: Block, graph: Graph, busy: Busy | None, meet: Collection[int] = ()) -> Graph:
     """Let what follows rows that end together on several dp ranks wait for what comes before them on all of these.
 
-    Such rows are collectives (an all-to-all of experts): whoever comes early waits in them for the last.
+    Such rows are collectives (an all-to-all of experts): whoever comes early waits in them for the last. `meet` is as for
+    `find_inner_waits`.
     """
     if busy is None or block.n_dp == 1:
         return graph
@@ -271,7 +272,9 @@ def add_meetings(block: Block, graph: Graph, busy: Busy | None) -> Graph:
     nodes = [node for node in follows.tolist() if graph.waits[node]]
     least = USUAL_SHARE * block.start_s[0].size
     for kind in np.flatnonzero(np.bincount(busy.rows.op) >= least).tolist():
-        for node, barrier in _find_meetings(block, graph, busy, kind, nodes).items():
+        for node, barrier in _find_meetings(
+            block, graph, busy, kind, nodes, least=0.0 if kind in meet else HELD_SHARE
+        ).items():
             found[node] = (*found.get(node, ()), barrier)
     try:
         return add_barriers(block.nodes, graph, found) if found else graph
@@ -279,7 +282,9 @@ def add_meetings(block: Block, graph: Graph, busy: Busy | None) -> Graph:
         return graph
 
 
-def _find_meetings(block: Block, graph: Graph, busy: Busy, kind: int, among: Sequence[int]) -> dict[int, Barrier]:
+def _find_meetings(
+    block: Block, graph: Graph, busy: Busy, kind: int, among: Sequence[int], *, least: float
+) -> dict[int, Barrier]:
     """Find the operations, of some, that wait for all dp ranks of a group in rows of one type."""
     keys = busy.keys
     union = Union.of(keys, busy.rows.take(busy.rows.op == kind))
@@ -297,7 +302,7 @@ def _find_meetings(block: Block, graph: Graph, busy: Busy, kind: int, among: Seq
             ends_s.append(np.where(there, end_s, np.nan))
     if not nodes:
         return {}
-    groups = _find_groups(np.stack(begins_s), np.stack(ends_s), least=HELD_SHARE)
+    groups = _find_groups(np.stack(begins_s), np.stack(ends_s), least=least)
     if groups is None:
         return {}
     found = {}

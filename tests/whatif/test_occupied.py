@@ -22,6 +22,7 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
+from diagnose.model.trace import Seconds
 from diagnose.trace.convert import write_trace
 from diagnose.trace.load import load_trace
 from diagnose.trace.read import read_rows
@@ -186,14 +187,18 @@ def test_far_longer_work_in_some_steps_is_unknown_and_named() -> None:
     assert cause.title == "unknown cause: uneven `my-type`"
 
 
-def meet(inputs: Inputs, share: float, size: int) -> pa.Table:
-    """Let each forward follow an all-to-all among groups of neighbouring dp ranks; each takes the same time by itself."""
+def meet(inputs: Inputs, share: float, size: int, uneven: float = 0.0) -> pa.Table:
+    """Let each forward follow an all-to-all among groups of neighbouring dp ranks; each takes the same time by itself.
+
+    Members leave it by up to a part `uneven` of that later.
+    """
     chosen = {t for t, task in enumerate(inputs.programme.tasks) if task.op == Op.FORWARD}
     step_s = float(simulate(inputs).step_s.mean())
     seconds = np.zeros(inputs.work_s.shape)
     seconds[sorted(chosen)] = share * step_s / inputs.spec.microbatches
     inputs = inputs.with_pauses(Pause(Op.LOG, seconds, "before", recorded=False))
-    table = recorded(_Meetings(inputs, chosen, size).inputs)
+    left_s = uneven * seconds * inputs.spec.random("leaving").random(seconds.shape)
+    table = recorded(_Meetings(inputs, chosen, size, left_s).inputs)
     rows = table.to_pandas().astype({"optype": str})
     return table if rows.empty else beside(table, _waits_before(rows), "ep-dispatch")
 
@@ -201,14 +206,14 @@ def meet(inputs: Inputs, share: float, size: int) -> pa.Table:
 class _Meetings:
     """A job whose forwards start together within groups of dp ranks: launch delays that make it so, found by running it again."""
 
-    def __init__(self, inputs: Inputs, chosen: set[int], size: int) -> None:
+    def __init__(self, inputs: Inputs, chosen: set[int], size: int, left_s: Seconds) -> None:
         order = np.argsort([simulate(inputs).start_s[t].mean() for t in sorted(chosen)])
         self.inputs = inputs
         for task in np.array(sorted(chosen))[order].tolist():
             start_s = simulate(self.inputs).start_s[task]
             last = start_s.reshape(len(start_s), -1, size).max(axis=2).repeat(size, axis=1)
             delay_s = self.inputs.delay_s.copy()
-            delay_s[task] += last - start_s
+            delay_s[task] += last - start_s + left_s[task]
             self.inputs = dataclasses.replace(self.inputs, delay_s=delay_s)
 
 
@@ -236,6 +241,18 @@ def test_who_waits_for_a_late_member_in_an_all_to_all_is_not_blamed(size: int) -
     assert causes(diagnosis) == ["worker-fault"]
     assert [(worker.dp, worker.pp) for worker in diagnosis.causes[0].where.workers] == [(1, 1)]
     assert diagnosis.causes[0].recoverable == pytest.approx(1.0 - lengths[0] / lengths[1], abs=TOLERANCE)
+
+
+def test_an_all_to_all_in_which_members_rarely_wait_long_is_one() -> None:
+    """The worker is slow in the last steps alone: in the others members come as close together as the network lets them go."""
+    spec = dataclasses.replace(SPEC, pp=2, microbatches=4, steps=16)
+    slow = WorkerFault(places=((1, 1),), slowdown=1.5, onset=10)
+    tables = [meet(compose(spec, faults), 0.06, 4, uneven=0.2) for faults in ((), (slow,))]
+    healthy_s, slow_s = (_mean_step(of) for of in tables)
+    diagnosis = diagnose_table(tables[1])
+    assert causes(diagnosis)[:1] == ["worker-fault"]
+    assert diagnosis.causes[0].recoverable == pytest.approx(1.0 - healthy_s / slow_s, abs=TOLERANCE)
+    assert not any("not simulated" in warning for warning in diagnosis.warnings)
 
 
 def _mean_step(table: pa.Table) -> float:
@@ -279,7 +296,7 @@ def test_waits_inside_computes_are_no_work(size: int) -> None:
     assert slow.causes[0].recoverable == pytest.approx(1.0 - lengths[0] / lengths[1], abs=TOLERANCE)
 
 
-@pytest.mark.parametrize(("name", "is_known"), [("dp-wait", True), ("ep-combine", False)])
+@pytest.mark.parametrize(("name", "is_known"), [("dp-wait", True), ("ep-combine", True), ("my-type", False)])
 def test_waits_that_are_known_to_be_some_may_be_even(name: str, *, is_known: bool) -> None:
     """On the stage without a slow worker all come and leave as far apart: rows of no known type tell nothing then."""
     spec = dataclasses.replace(SPEC, pp=2, microbatches=4, steps=8)
