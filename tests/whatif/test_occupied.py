@@ -187,6 +187,16 @@ def test_far_longer_work_in_some_steps_is_unknown_and_named() -> None:
     assert cause.title == "unknown cause: uneven `my-type`"
 
 
+def test_work_that_is_longer_now_and_then_on_everybody_varies() -> None:
+    """It costs some percent in steps that chance picks, on nobody more than on others: that is noise, and no finding."""
+    table = recorded(
+        add_work(compose(SPEC), 0.04, Op.FORWARD, lambda step, _dp, _stage: 4.5 if step in {1, 4, 5, 10, 12} else 1.0)
+    )
+    found = measure(table)
+    assert found.gains.recoverable("other-work") > 0.05
+    assert found.diagnosis.verdict == "noisy"
+
+
 def meet(inputs: Inputs, share: float, size: int, uneven: float = 0.0) -> pa.Table:
     """Let each forward follow an all-to-all among groups of neighbouring dp ranks; each takes the same time by itself.
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from diagnose.model.components import Traits
 from diagnose.model.other_work import OtherWork
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence, Seconds
@@ -139,4 +140,6 @@ def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages:
     )
 
 
-COMPONENT = Component("other-work", OtherWorkPart, inside=StallKind.OTHER, before=StallKind.OTHER)
+COMPONENT = Component(
+    "other-work", OtherWorkPart, inside=StallKind.OTHER, before=StallKind.OTHER, traits=Traits(varies=True)
+)
