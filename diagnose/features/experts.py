@@ -25,6 +25,8 @@ READS_AS = {
     "more than how often each happens",
     "expert.tokens_fit": "part of how computes vary that the tokens of their experts predict, where they were not fitted; 1 all; "
     "misleads when they are recorded of other layers",
+    "expert.moved": "part of how the computes of ranks vary from step to step that others of the stage make up for; 1 work goes "
+    "from rank to rank, 0 each is slow by itself; misleads when workers are slow in turns",
     "expert.alike": "part of it that the ranks of one expert-parallel group share; 1 they wait for each other inside the compute; "
     "misleads when the group is no run of data-parallel ranks",
     "expert.ep_size": "ranks that share the experts, by the metadata; 1 none do, and no rank can have more tokens than others; "
@@ -61,6 +63,7 @@ def measure_experts(breakdown: Breakdown, trace: Trace, tokens_fit: Feature) -> 
         "expert.or_worker": Feature(_weigh_against_worker(breakdown, trace)),
         "expert.or_stage": Feature(_weigh_against_stage(breakdown, ep_size)),
         "expert.tokens_fit": _known(experts.tokens_fit, "the trace has no column expert_tokens, or all are the same"),
+        "expert.moved": _known(experts.moved, "nobody says that there are experts, or their tokens tell"),
         "expert.alike": _known(experts.alike, uneven),
         "expert.ep_size": _known(None if ep_size is None else float(ep_size), "the metadata have no ep_size"),
     }

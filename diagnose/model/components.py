@@ -104,6 +104,9 @@ class Experts:
     group: int = 1
     #: Part of the variation of computes that `expert_tokens` predict where they were not fitted; None without them.
     tokens_fit: float | None = None
+    #: Part of what ranks vary by from step to step that others of their stage make up for, 0..1; None where nobody knows of
+    #: experts, or their tokens tell.
+    moved: float | None = None
 
 
 NO_EXPERTS = Experts()

@@ -83,6 +83,8 @@ class Observed:
     inside_s: Mapping[int, Mapping[int, Seconds]] = dataclasses.field(default_factory=dict)
     #: Its transfers were derived from its computes.
     are_derived: bool = False
+    #: Ranks exchange the tokens of experts: they share these.
+    has_all_to_alls: bool = False
     #: As `find_beside` has them.
     beside: Mapping[int, int] = dataclasses.field(default_factory=dict)
     #: Waits that times seem to show and that are left out, as they close a circle.
@@ -142,6 +144,7 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     within = np.array([name.startswith(GROUP_PREFIXES) for name in trace.other_types], dtype=bool)
     inside[inside] = ~within[carried.op[inside]]
     meet = [kind for kind, name in enumerate(trace.other_types) if name in (*WAITS, *ALL_TO_ALLS)]
+    has_all_to_alls = not set(ALL_TO_ALLS).isdisjoint(trace.other_types)
     occupying, parts, others = carried.take(occupies), carried.take(inside), others.take(occupies[: len(others)])
     found = []
     for filled in blocks:
@@ -159,7 +162,19 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
         own, inside_s = own_times(worked, graph), measure_inside(parts, worked)
         beside = find_beside(worked.nodes, SampledLanes(worked), usual_start(worked))
         found.append(
-            Observed(worked, graph, own, delay, of_delay, rows, inside_s, trace.are_derived, beside, n_dropped)
+            Observed(
+                worked,
+                graph,
+                own,
+                delay,
+                of_delay,
+                rows,
+                inside_s,
+                trace.are_derived,
+                has_all_to_alls,
+                beside,
+                n_dropped,
+            )
         )
     return tuple(found), evidence, clocks
 

@@ -15,7 +15,7 @@ from diagnose.model.members import Members
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
-from diagnose.whatif.components.expert import find_experts, read_experts
+from diagnose.whatif.components.expert import find_experts, find_moved, read_experts
 from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
@@ -105,6 +105,12 @@ def _take_apart(
     variants = measure_variants(beside, work_s)
     alike_s = work_s if variants is None else work_s / variants
     experts = read_experts(observed, alike_s, n_stages, ep_size)
+    moved_ratio = None
+    has_experts = (ep_size or 1) > 1 or experts.tokens_fit is not None or any(o.has_all_to_alls for o in observed)
+    if has_experts and experts.ratio is None:
+        moved, moved_ratio = find_moved(alike_s, ep_size)
+        experts = dataclasses.replace(experts, moved=moved)
+        alike_s = alike_s if moved_ratio is None else alike_s / moved_ratio
     by_member = told_by_member(members, compute_s, steps, n_stages) if compute_s.shape[-1] == 1 else None
     apart = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, by_member=by_member)
     if experts.ratio is None and apart.experts.group > 1:
@@ -116,6 +122,9 @@ def _take_apart(
         apart = again if finds_all else apart
     typical_s, step_ratio, workers, microbatches = apart.typical_s, apart.step_ratio, apart.workers, apart.microbatches
     experts, own_places, left = apart.experts, apart.own_places, apart.left
+    if moved_ratio is not None:
+        anew = 1.0 if experts.ratio is None else experts.ratio
+        experts = dataclasses.replace(experts, ratio=moved_ratio * anew)
     at_own_places = None
     if own_places is not None:
         left, at_own_places = left * own_places, own_places > 1.0

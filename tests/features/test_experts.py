@@ -35,12 +35,12 @@ def measure(
 
 def test_what_was_found_is_passed_on(trace: Trace) -> None:
     """Values are the components'; what could not be told is missing with its reason."""
-    found = measure(trace, Experts(explained=0.8, alone_share=0.9, tokens_fit=0.7, alike=0.4), ep_size=2)
-    values = [found[f"expert.{name}"].value for name in ("explained", "alone_share", "tokens_fit", "alike", "ep_size")]
-    assert values == [0.8, 0.9, 0.7, 0.4, 2.0]
+    names = ("explained", "alone_share", "tokens_fit", "alike", "moved", "ep_size")
+    found = measure(trace, Experts(explained=0.8, alone_share=0.9, tokens_fit=0.7, alike=0.4, moved=0.3), ep_size=2)
+    assert [found[f"expert.{name}"].value for name in names] == [0.8, 0.9, 0.7, 0.4, 0.3, 2.0]
     none = measure(trace, Experts())
     missing = {name for name, feature in none.items() if feature.value is None}
-    assert missing == {f"expert.{name}" for name in ("explained", "alone_share", "tokens_fit", "alike", "ep_size")}
+    assert missing == {f"expert.{name}" for name in names}
     assert all(none[name].reason for name in missing)
 
 

@@ -265,6 +265,19 @@ def test_an_all_to_all_in_which_members_rarely_wait_long_is_one() -> None:
     assert not any("not simulated" in warning for warning in diagnosis.warnings)
 
 
+def test_experts_that_stay_hot_are_told_by_who_gets_quicker() -> None:
+    """Ranks that exchange tokens take longer by what others take shorter: nobody is slow, and even tokens give it all back."""
+    spec = dataclasses.replace(SPEC, pp=2, microbatches=4, steps=16)
+    even = compose(spec)
+    tasks = even.programme.is_op(Op.FORWARD, Op.BACKWARD) & (even.programme.stage == 1)
+    hot = np.ones(even.lanes)
+    hot[7:] = (1.5, 0.9, 0.8, 0.8)
+    lengths = [_mean_step(meet(inputs, 0.06, 4)) for inputs in (even, even.with_work(tasks, hot))]
+    diagnosis = diagnose_table(meet(even.with_work(tasks, hot), 0.06, 4))
+    assert causes(diagnosis) == ["expert-imbalance"]
+    assert diagnosis.causes[0].recoverable == pytest.approx(1.0 - lengths[0] / lengths[1], abs=TOLERANCE)
+
+
 def _mean_step(table: pa.Table) -> float:
     """Say how long a step takes, seconds after it began."""
     rows = table.to_pandas()

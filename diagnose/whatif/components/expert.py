@@ -44,6 +44,11 @@ SLOPES = (0.5, 2.0)
 #: A stage is long with documents by so much less or more than all stages are, and so much less for each 1 that they are long:
 #: half of its time may have nothing to do with them, and log(a exp(x) + b) bends by at most an eighth.
 RESPONSES = (0.5, 0.125)
+#: Tokens are moved where what ranks of a stage take in all varies by less than this part of what it would if each varied by itself
+#: (1; jobs with experts that change have 0.005 to 0.05, one with even experts 1.1).
+MOVED_SHARE = 0.3
+#: A rank that is long all the time by so many times what the one that changes most does (standard deviation) is slow by itself.
+STAYS_DEVIATIONS = 3.0
 #: Members of a group share at least this part.
 ALIKE_FROM = 0.5
 #: ... and as much, up to chance, as a part of the group: two groups taken as one are at most half as much alike.
@@ -92,6 +97,53 @@ def read_experts(observed: Sequence[Observed], work_s: Seconds, n_stages: int, e
         if ratio is not None and fit > (found.tokens_fit or 0.0):
             found = Experts(np.repeat(ratio, size, axis=-1), tokens_fit=fit, group=size)
     return found
+
+
+def find_moved(work_s: Seconds, ep_size: int | None) -> tuple[float | None, Seconds | None]:
+    """Find work that goes from rank to rank of a stage and stays there for steps: what one takes longer others take shorter.
+
+    A slow worker makes nobody quicker. It is for jobs that are known to have experts, where tokens do not tell.
+
+    Parameters
+    ----------
+    work_s : ndarray of float64, axes as in `Breakdown`
+        Computes without waits and recorded pauses, seconds.
+    ep_size : int or None
+        As for `read_experts`; None: all ranks.
+
+    Returns
+    -------
+    moved : float or None
+        Which part of what ranks vary by from step to step the others of their group make up for, 0..1; None where nobody can tell.
+    ratio : ndarray of float64, or None
+        How long the computes of each rank and step are against those of its group, axes as `work_s`; None where nothing is moved.
+    """
+    n_dp = work_s.shape[-1]
+    size = ep_size if ep_size and n_dp % ep_size == 0 else n_dp
+    if size < 2:
+        return 0.0, None
+    level_s = nan_median(work_s[:2], axis=2)  # (2, n_virtual, n_steps, n_dp)
+    level_s = level_s.reshape(*level_s.shape[:3], n_dp // size, size)
+    if level_s.shape[2] < ENOUGH_STEPS or not (level_s > 0).all():
+        return None, None
+    changes = level_s / level_s.mean(axis=(2, 4), keepdims=True)
+    changes -= changes.mean(axis=2, keepdims=True)
+    alone, together = float((changes**2).sum()), float((changes.sum(axis=-1) ** 2).sum())
+    if not alone > 0:
+        return None, None
+    moved = max(1.0 - together / alone, 0.0)
+    if together > MOVED_SHARE * alone:
+        return moved, None
+    own = np.log(level_s / level_s.mean(axis=-1, keepdims=True))
+    scale = np.sqrt((own**2).mean(axis=(1, 2, 3, 4)))
+    slope = float(np.clip(scale[1] / scale[0], *SLOPES))
+    both = _agree(own[0], own[1] / slope)  # (n_virtual, n_steps, n_groups, size)
+    stays = both.mean(axis=1, keepdims=True)
+    most = STAYS_DEVIATIONS * both.std(axis=1, keepdims=True).max(axis=-1, keepdims=True)
+    both = np.where((stays > most).any(axis=-1, keepdims=True), both - stays, both)
+    both = np.broadcast_to(both.reshape(both.shape[0], 1, -1, n_dp), work_s.shape[1:])
+    slopes = [1.0, slope, *(_slope_of_weights(both, of_weights) for of_weights in work_s[2:])]
+    return moved, np.exp(np.stack([both * by for by in slopes]))
 
 
 def find_experts(

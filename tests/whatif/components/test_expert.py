@@ -12,7 +12,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.components import Experts
 from diagnose.model.trace import Seconds
-from diagnose.whatif.components.expert import _fit_tokens, find_experts
+from diagnose.whatif.components.expert import _fit_tokens, find_experts, find_moved
 from tests.judge.cases import causes, make, measure, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=16, seed=5)
@@ -62,6 +62,45 @@ def test_what_is_no_expert(axes: tuple[int, ...]) -> None:
     """Documents, a pace, a place in the schedule and a slow worker are none, however large."""
     factor = np.exp(0.3 * np.random.default_rng(2).standard_normal(axes))
     assert found(noise() * factor).ratio is None
+
+
+def from_the_middle(*factors: float) -> Seconds:
+    """Let the ranks of the second stage take so many times as long in the second half of the steps."""
+    factor = np.ones(SHAPE[1:])
+    factor[1, :, 8:] = factors
+    return factor
+
+
+def test_what_some_take_longer_and_others_shorter_is_moved() -> None:
+    """Tokens that stay with a rank for steps are found, those of the metadata's groups by themselves."""
+    for factor, ep_size in ((from_the_middle(1.5, 0.9, 0.8, 0.8), None), (from_the_middle(1.5, 0.5, 0.8, 1.2), 2)):
+        moved, ratio = find_moved(noise() * factor, ep_size)
+        assert moved is not None and moved > 0.9
+        assert ratio is not None
+        assert np.abs(ratio / factor - 1.0).max() < 0.05
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [(1.5, 1.0, 1.0, 1.0), (1.3, 1.2, 1.0, 1.0), (1.4, 1.4, 1.4, 1.4), (1.0, 1.0, 1.0, 1.0)],
+    ids=["a worker", "two workers", "all", "nobody"],
+)
+def test_who_is_slow_makes_nobody_quicker(factors: tuple[float, ...]) -> None:
+    """Slow workers, slow steps and noise move nothing, and one rank has nobody to move it to; too few steps tell nothing."""
+    work_s = noise() * from_the_middle(*factors)
+    moved, ratio = find_moved(work_s, None)
+    assert moved is not None and ratio is None
+    assert find_moved(work_s[:, :, :, :4], None) == (None, None)
+    assert find_moved(work_s[..., :1], None) == (0.0, None)
+
+
+def test_a_worker_that_is_slow_all_the_time_stays_slow_beside_moved_work() -> None:
+    """Experts that come and go never make a rank as long as it is: that is left to the worker."""
+    work_s = noise() * from_the_middle(1.06, 0.98, 0.98, 0.98)
+    work_s[:, 1, ..., 2] *= 1.5
+    _, ratio = find_moved(work_s, None)
+    assert ratio is not None
+    assert np.abs(ratio - 1.0).max() < 0.1
 
 
 def test_one_direction_is_no_expert() -> None:
