@@ -30,6 +30,8 @@ _DISCREPANCY = {
 NO_PREDICTION = "no prediction: no replay says what it gives back"
 #: Communication that takes so much of a step, and its usual time, may be that of a slow network.
 MUCH_EXPOSED = 0.1
+#: ... and of a job whose causes are known so much is told beside them.
+MOST_EXPOSED = 0.25
 #: Restarts told one by one.
 MAX_RESTARTS = 3
 #: Kinds of slow iterations told one by one, from this part of all time on.
@@ -362,8 +364,8 @@ def describe_nothing(diagnosis: Diagnosis) -> str:
     return f"{said} {exposed}" if (exposed := describe_exposed(diagnosis)) else said
 
 
-def describe_exposed(diagnosis: Diagnosis) -> str:
-    """Say that much of the step is communication that takes its usual time, and what to compare it with; else nothing.
+def describe_exposed(diagnosis: Diagnosis, least: float = MUCH_EXPOSED) -> str:
+    """Say that at least so much of the step is communication that takes its usual time, and what to compare it with; else nothing.
 
     What takes longer now and then, or in one place, is lost, and no part of this.
     """
@@ -374,7 +376,7 @@ def describe_exposed(diagnosis: Diagnosis) -> str:
         ("exposed collectives", budget.exposed_collectives, "all_reduce_perf"),
         ("exposed transfers", budget.exposed_p2p, "sendrecv_perf"),
     ]
-    large = [(what, share, tool) for what, share, tool in parts if share is not None and share >= MUCH_EXPOSED]
+    large = [(what, share, tool) for what, share, tool in parts if share is not None and share >= least]
     if not large:
         return ""
     taken = " and ".join(f"{what} take {words.percent(share)}" for what, share, _ in large).capitalize()

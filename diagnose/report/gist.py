@@ -141,8 +141,9 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
         for n, cause in enumerate(causes, start=1)
         for row in _about(diagnosis, cause, n if len(diagnosis.causes) > 1 else None, is_tight=is_tight)
     ]
-    if left := len(diagnosis.causes) - len(causes):
-        rows.append(Row("", f"and {words.count(left, 'more cause')}"))
+    if left := diagnosis.told[n_causes:]:
+        titles = ", ".join(f"{prose(cause.title)} ({words.bound(cause)})" for cause in left)
+        rows.append(Row("", f"and {words.count(len(left), 'more cause')}: {titles}", n_lines=2))
     if diagnosis.plan is not None and len(diagnosis.plan.steps) > 1:
         rows.append(Row("All", _describe_plan(diagnosis.plan)))
     if not diagnosis.causes:
@@ -160,6 +161,8 @@ def list_rows(diagnosis: Diagnosis, n_causes: int = MOST_CAUSES, *, is_tight: bo
         rows.append(Row("Time", "; ".join(f"{what} {words.percent(share)}" for what, _, share in parts), n_lines=2))
     if diagnosis.budget is not None:
         rows.append(Row("Step", _describe_budget(diagnosis.budget), n_lines=2))
+    if diagnosis.causes and (exposed := facts.describe_exposed(diagnosis, facts.MOST_EXPOSED)):
+        rows.append(Row("Besides", exposed, n_lines=3))
     if not diagnosis.causes and diagnosis.levers:
         rows.append(Row("Faster", _describe_lever(diagnosis.levers[0]), n_lines=2))
     if diagnosis.is_from_log and diagnosis.collectives is not None and diagnosis.causes and diagnosis.log is not None:
