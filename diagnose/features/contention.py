@@ -19,6 +19,8 @@ READS_AS = {
     "chance; 0 none, 4 no chance; misleads where a framework waits on purpose",
     "queue.on_purpose_share": "part of the waits that are for a gather which the same compute waits for in nearly all steps and "
     "ranks; 1 a job that gathers its parameters before each compute; misleads where a software always queues so",
+    "queue.behind_slow_share": "part of the seconds waited that are for transfers which stand out among their like; 0 they are for "
+    "ordinary ones, 1 what stops a process, or its network, stops both; misleads where contention slows single transfers",
     "queue.replay_error": "by which part of them steps are off that are replayed with these waits; 0 computes do wait so; misleads "
     "where clocks are coarse",
     "queue.ratio": "time that a held compute waits over its work",
@@ -44,6 +46,7 @@ def measure_contention(breakdown: Breakdown, gains: Gains) -> Features:
         "queue.steps_share": Feature(float(held.any(axis=(0, 1, 2, 4)).mean())),
         "queue.chance_deviations": Feature(breakdown.queue_deviations),
         "queue.on_purpose_share": Feature(breakdown.queue_on_purpose),
+        "queue.behind_slow_share": Feature(breakdown.queue_behind_slow),
         "queue.replay_error": Feature(gains.waits_error),
         "queue.ratio": Feature(float(np.median(wait_s[held] / work_s[held]))),
     }

@@ -95,8 +95,15 @@ def _take_apart(
     beside = find_beside(observed, compute_s.shape, n_stages)
     unpaused_s = without_recorded_pauses(observed, evidence, compute_s, n_stages)
     paused_s = None if unpaused_s is compute_s else np.nan_to_num(compute_s - unpaused_s)
-    queue = find_queue_waits(observed, compute_s.shape, n_stages, measure_variants(beside, compute_s), paused_s)
     transfers = tuple(transfer_excess(o, observed, between_hosts) for o in observed)
+    queue = find_queue_waits(
+        observed,
+        compute_s.shape,
+        n_stages,
+        measure_variants(beside, compute_s),
+        paused_s,
+        [excess for excess, _ in transfers],
+    )
     transfer_wait_s = find_waits_inside(observed, [excess for excess, _ in transfers], compute_s.shape, n_stages)
     free_s = compute_s if queue.inside_s is None else compute_s - queue.inside_s
     free_s = free_s if transfer_wait_s is None else free_s - transfer_wait_s
@@ -183,6 +190,7 @@ def _take_apart(
         collected_s=collected_s,
         queue_deviations=queue.deviations,
         queue_on_purpose=queue.on_purpose,
+        queue_behind_slow=queue.behind_slow,
         experts=experts,
         variant_ratio=1.0 if variants is None else variants,
         has_token_costs=apart.has_token_costs,

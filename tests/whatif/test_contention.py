@@ -15,9 +15,10 @@ from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.model.optype import Op
+from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import StallKind
 from diagnose.whatif.components import queue
+from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.graph import Barrier
 from diagnose.whatif.removal import MATERIAL_SHARE
 from diagnose.whatif.waits import WaitGraph, add_waits
@@ -149,6 +150,22 @@ def test_removing_the_wait_is_mending_it(case: str, late: bool) -> None:
     truth, m = make(spec, fault).truth.faults[0], measured(spec, fault)
     assert truth.recoverable > 0.02
     assert m.gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=GAIN_TOLERANCE)
+
+
+@pytest.mark.parametrize(("late", "left_s"), [(False, 0.0), (True, 1.0)], ids=["long", "late"])
+def test_computes_that_stand_still_with_their_transfers(late: bool, left_s: float) -> None:
+    """Where most of what computes seem to wait for stands out itself they do not wait: something stops both."""
+    spec, fault = CASES["backwards behind recvs"]
+    m = measured(spec, dataclasses.replace(fault, late=late))
+    recvs = [np.flatnonzero(of_types(o.block.nodes.op, (Op.FORWARD_RECV, Op.BACKWARD_RECV))) for o in m.observed]
+    excesses = [
+        {node: o.block.end_s[node] - o.block.start_s[node] for node in nodes.tolist()}
+        for o, nodes in zip(m.observed, recvs, strict=True)
+    ]
+    shape = m.breakdown.compute_s.shape
+    waits, none = (find_queue_waits(m.observed, shape, spec.pp, None, None, each) for each in (({},), excesses))
+    assert waits.behind_slow == 0.0 and waits.deviations > 4.0
+    assert none.inside_s is None and none.behind_slow == left_s
 
 
 @pytest.mark.parametrize("case", ["backwards behind recvs", "backwards behind gradients"])

@@ -1,7 +1,9 @@
 """Computes queued behind communication in flight: seconds in which a compute waits for a transfer of its own worker."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.feature import Features
@@ -17,6 +19,9 @@ from diagnose.whatif.waits import WaitGraph, add_waits
 
 #: Most of the waits are for parameters, always.
 ON_PURPOSE_SHARE = 0.5
+#: A transfer stands out by so much of its time, and waits are no contention where most of their seconds are for such.
+FAR_SHARE = BEHIND_SHARE = 0.5
+TINY_S = 1e-12
 
 
 class QueuePart(Part):
@@ -50,6 +55,8 @@ class QueueWaits:
     deviations: float
     #: Part of the waits that are for a gather before the end of which the same compute hardly ever begins.
     on_purpose: float
+    #: Part of the seconds that are waited for transfers that stand out among their like.
+    behind_slow: float
 
 
 def find_queue_waits(
@@ -58,16 +65,43 @@ def find_queue_waits(
     n_stages: int,
     variants: Seconds | None,
     paused_s: Seconds | None = None,
+    excesses: Sequence[Mapping[int, Seconds]] = (),
 ) -> QueueWaits:
-    """Find the computes that communication in flight made long, or late; `variants` and `paused_s` as for `measure_waits`."""
+    """Find the computes that communication in flight made long, or late; `variants` and `paused_s` as for `measure_waits`.
+
+    `excesses`, by block, say what transfers took beyond ordinary ones, as `transfer_excess` has it.
+    """
     long, of_long = measure_waits(observed, n_stages=n_stages, variants=variants, paused_s=paused_s)
     late, of_late = measure_late_starts(observed, n_stages=n_stages)
+    of_both = [_count_behind(observed, waits, excesses) for waits in (long, late)]
+    if of_both[0][0] > BEHIND_SHARE * of_both[0][1]:
+        # What stops a process stops what it sends, too: these computes did not wait, they stood still.
+        long, of_long, of_both[0] = [Waits({}, {}) for _ in observed], 0.0, (0.0, 0.0)
     inside_s, before_s = (
         gather_seconds(observed, [of_block.seconds for of_block in of_blocks], shape, n_stages)
         for of_blocks in (long, late)
     )
     by = tuple(_merge_waits(*pair) for pair in zip(long, late, strict=True))
-    return QueueWaits(inside_s, before_s, by, max(of_long, of_late), _share_on_purpose(observed, by))
+    behind_s, all_s = (sum(pair) for pair in zip(*of_both, strict=True))
+    return QueueWaits(
+        inside_s, before_s, by, max(of_long, of_late), _share_on_purpose(observed, by), behind_s / max(all_s, TINY_S)
+    )
+
+
+def _count_behind(
+    observed: Sequence[Observed], waits: Sequence[Waits], excesses: Sequence[Mapping[int, Seconds]]
+) -> tuple[float, float]:
+    """Add up the seconds waited for transfers that are far longer than ordinary ones, and all, that are waited for."""
+    behind_s = all_s = 0.0
+    for o, of_block, excess in zip(observed, waits, excesses, strict=bool(excesses)):
+        for node, waited_for in of_block.by.items():
+            seconds = np.broadcast_to(of_block.seconds[node], o.block.start_s[node].shape)
+            for source, at in waited_for.items():
+                all_s += float(seconds[at].sum())
+                if source in excess:
+                    is_far = excess[source] > FAR_SHARE * (o.block.end_s[source] - o.block.start_s[source])
+                    behind_s += float(seconds[at & is_far].sum())
+    return behind_s, all_s
 
 
 def _share_on_purpose(observed: Sequence[Observed], by: Sequence[dict[int, WaitedFor]]) -> float:
