@@ -112,6 +112,18 @@ class Observed:
         alone = moves.members.take(np.flatnonzero(moves.across_dp & (moves.members.lengths == 1))).flat
         return alone[of_types(self.block.nodes.op[alone], DP_COLLECTIVES)]
 
+    def find_awaited(self) -> Bools:
+        """Mark the transfers that began with a recv that was there: shape (n_nodes, n_steps, n_dp).
+
+        Only these take as long as the link needs: where a message may be sent before it is asked for, others have a part left.
+        Not told apart, and all marked, are derived ones and what is no transfer of a pair.
+        """
+        awaited = np.ones(self.block.start_s.shape, dtype=bool)
+        if not self.are_derived:
+            send, recv = (pairs := self.find_pairs()).T
+            awaited[pairs] = (self.block.start_s[recv] <= self.block.start_s[send])[:, None]
+        return awaited
+
     def through(self, pairs: Ints) -> Seconds:
         """Say how long after its send began each recv was over, at least as long as the transfer took: (n_pairs, n_steps, n_dp)."""
         return np.asarray(self.block.end_s[pairs[:, 1]] - self.block.start_s[pairs[:, 0]])

@@ -18,6 +18,7 @@ from diagnose.features.network import measure_network
 from diagnose.features.suspects import list_ways
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.transfers import SlowPlaces, Transfers
+from diagnose.whatif.components.transfer import _take_usual
 from diagnose.whatif.transfers import measure_transfers
 from tests.judge.cases import Measured, diagnosed, measure
 
@@ -91,6 +92,29 @@ def test_links_between_hosts_are_slower_by_nature(slow: tuple[int, ...]) -> None
     inputs = dataclasses.replace(inputs, transfer_s=transfer_s)
     found = slow_in(measure(record(inputs, simulate(inputs))))
     assert {(link, dp) for _, link, dp in np.argwhere(found.ways).tolist()} == {(link, DP) for link in slow}
+
+
+@pytest.mark.parametrize("slow", [(), ((Op.FORWARD_SEND, 2),), ((Op.BACKWARD_SEND, 4),)])
+def test_messages_that_are_sent_before_they_are_asked_for(slow: tuple[tuple[Op, int], ...]) -> None:
+    """A message has a part of its way left, or all of it where its receiver waits: such a link is no slower than others."""
+    spec = JobSpec(pp=8, dp=1, microbatches=12, steps=8, p2p="lazy", transfer_s=2e-4, seed=51)
+    inputs = draw_inputs(spec)
+    under_way_s = np.zeros_like(inputs.delay_s)
+    for send in np.flatnonzero(inputs.programme.is_op(Op.FORWARD_SEND, Op.BACKWARD_SEND)):
+        task = inputs.programme.tasks[send]
+        under_way_s[send] = 1.5e-3 * (FACTOR if (task.op, task.stage) in slow else 1.0)
+    inputs = dataclasses.replace(inputs, delay_s=inputs.delay_s + under_way_s)
+    times = simulate(inputs)
+    sent = dataclasses.replace(times, start_s=times.start_s - under_way_s)
+    ways = [[int(op == Op.BACKWARD_SEND), stage - (op == Op.BACKWARD_SEND), 0] for op, stage in slow]
+    assert np.argwhere(slow_in(measure(record(inputs, sent))).ways).tolist() == ways
+
+
+@pytest.mark.parametrize(("n_awaited", "expected"), [(0, 2.0), (2, 2.0), (3, 8.0), (7, 2.0)])
+def test_awaited_transfers_are_usual(n_awaited: int, expected: float) -> None:
+    """Three of them say what a link takes, however many others were there before; fewer say nothing."""
+    seconds = np.array([9.0, 8.0, 7.0, 1.0, 2.0, 1.0, 1.0])
+    assert _take_usual(seconds, np.arange(7) < n_awaited, axis=0) == expected
 
 
 def slow_in(found: Measured) -> SlowPlaces:

@@ -148,10 +148,10 @@ def transfer_excess(
     spread_s: dict[int, float] = {}
     slow_links: dict[int, float] = {}  # how many times as long the slow links of a stage take
     step_s = float(np.mean(o.block.step_ends_s))
-    of_types = _list_transfers(o)
+    of_types, awaited = _list_transfers(o), o.find_awaited()
     least: dict[Op, _Ordinary] = {}
     for op, by_stage, lanes in _split_by_hosts(o, of_types, between_hosts):
-        sampled = {stage: s[..., lanes[stage]] for stage, s in _sample(o, by_stage).items()}  # (n_nodes, n_steps, n_dp)
+        sampled = _sample(o, by_stage, lanes)
         places = list(by_stage.items())
         group_s: dict[int, float] = {}
         if op in DP_COLLECTIVES:
@@ -180,10 +180,7 @@ def transfer_excess(
             longest = max(min(far * top, ordinary.far_s), top + SLOW_TRANSFER_SHARE * step_s)
             own = take(o.own, at)
             own[..., ~lanes[stage]] = 0.0
-            level = np.broadcast_to(median(own[:, :: stride_of(own[0])], axis=(0, 1)), own.shape[1:])  # (n_steps, n_dp)
-            if len(at) >= MIN_IN_STEP and (own > slow_step).any():
-                in_step = median(own, axis=0)
-                level = np.where(in_step > slow_step, np.maximum(level, in_step), level)
+            level = _measure_level(own, awaited[at], slow_step)
             slow = level > slow_level
             if ordinary.stretch is not None:
                 slow |= ordinary.stretch[:, None]
@@ -243,13 +240,40 @@ def _list_transfers(o: Observed) -> dict[int, dict[int, Ints]]:
     return found
 
 
-def _sample(o: Observed, by_stage: Mapping[int, Ints]) -> dict[int, Seconds]:
-    """Take the times of transfers of some steps, own ones where recorded: shape (n_nodes, n_steps, n_dp) for each stage."""
+def _sample(o: Observed, by_stage: Mapping[int, Ints], lanes: Mapping[int, Bools]) -> dict[int, Seconds]:
+    """Take the times of transfers of some steps, own ones where recorded: shape (n_nodes, n_steps, n_dp) for each stage.
+
+    Where enough of any place were awaited only these count, and of the others NaN is left.
+    """
     steps = slice(None, None, stride_of(o.block.start_s[0]))
-    if not o.are_derived:
-        return {stage: take(o.own, at, steps) for stage, at in by_stage.items()}
-    least = _least_through(o)
-    return {stage: np.stack([least.get(n, o.own[n])[steps] for n in at.tolist()]) for stage, at in by_stage.items()}
+    least, are_awaited = _least_through(o) if o.are_derived else {}, o.find_awaited()
+    found, awaited = dict[int, Seconds](), dict[int, Bools]()
+    for stage, at in by_stage.items():
+        if stage not in lanes:
+            continue
+        seconds = np.stack([least.get(n, o.own[n])[steps] for n in at.tolist()]) if least else take(o.own, at, steps)
+        found[stage], of_stage = seconds[..., lanes[stage]], are_awaited[at, steps][..., lanes[stage]]
+        awaited[stage] = of_stage & (of_stage.sum(axis=(0, 1)) >= MIN_IN_STEP)
+    if any(where.any() for where in awaited.values()):
+        found = {stage: np.where(awaited[stage], seconds, np.nan) for stage, seconds in found.items()}
+    return found
+
+
+def _measure_level(own: Seconds, awaited: Bools, slow_step: float) -> Seconds:
+    """Say what transfers of a place usually take, (n_steps, n_dp): in all steps, or in each that is slow and has enough of them."""
+    steps = slice(None, None, stride_of(own[0]))
+    level = _take_usual(own[:, steps], awaited[:, steps], axis=(0, 1))
+    level = np.broadcast_to(level, own.shape[1:])
+    if len(own) >= MIN_IN_STEP and (own > slow_step).any():
+        in_step = _take_usual(own, awaited, axis=0)
+        level = np.where(in_step > slow_step, np.maximum(level, in_step), level)
+    return level
+
+
+def _take_usual(seconds: Seconds, awaited: Bools, axis: int | tuple[int, ...]) -> Seconds:
+    """Take medians of the transfers that were awaited; where these are too few to say something, of all."""
+    of_awaited = nan_median(np.where(awaited, seconds, np.nan), axis=axis)
+    return np.asarray(np.where(awaited.sum(axis=axis) >= MIN_IN_STEP, of_awaited, median(seconds, axis=axis)))
 
 
 def _least_through(o: Observed) -> dict[int, Seconds]:
@@ -277,8 +301,7 @@ def _ask_others(
     Other blocks count that have as many transfers on each stage.
     """
     shapes = {stage: len(s) for stage, s in sampled.items()}
-    of_others = [_sample(other, _list_transfers(other).get(int(op), {})) for other in others]
-    of_others = [{stage: s[..., lanes[stage]] for stage, s in also.items() if stage in lanes} for also in of_others]
+    of_others = [_sample(other, _list_transfers(other).get(int(op), {}), lanes) for other in others]
     together = [also for also in of_others if {stage: len(s) for stage, s in also.items()} == shapes]
     if not together:
         return own
@@ -297,11 +320,13 @@ def _ask_other_way(o: Observed, own: "_Ordinary", by_type: Mapping[int, Mapping[
     ways: list[Seconds] = []
     for way in (op, OTHER_WAY[op]):
         alone = {stage: at[~np.isin(at, batched)] for stage, at in by_type.get(way, {}).items()}
-        ways += _sample(o, {stage: at for stage, at in alone.items() if len(at)}).values()
+        lanes = {stage: np.ones(1, dtype=bool) for stage, at in alone.items() if len(at)}
+        ways += _sample(o, alone, lanes).values()
     if len(ways) != 2:
         return own
-    quick, slow = sorted(ways, key=lambda seconds: float(median(seconds)))
-    if median(slow) <= TWO_LEVELS_RATIO * max(median(quick), 0.0):
+    every = (0, 1, 2)
+    quick, slow = sorted(ways, key=lambda seconds: float(nan_median(seconds, axis=every)))
+    if nan_median(slow, axis=every) <= TWO_LEVELS_RATIO * max(nan_median(quick, axis=every), 0.0):
         return own
     return dataclasses.replace(_measure_place(quick), stretch=None)
 
@@ -332,10 +357,14 @@ def _measure_ordinary(by_stage: Sequence[Seconds]) -> _Ordinary:
     """Measure transfers of one type on their places, which are equals: each of shape (n_nodes, n_steps, n_dp), NaN left out.
 
     Of several places the ordinary ones are in the middle, by their medians and by their upper ends apart: a link that flaps has the
-    median of any other. Of one place, it is the shorter of two levels.
+    median of any other. Of one place, it is the shorter of two levels. Places without any value are none.
     """
+    known = [s[..., ~np.isnan(s).all(axis=(0, 1))] for s in by_stage]
+    by_stage = [s for s in known if s.size]
     quick = [_quick_steps(s) for s in by_stage]
-    on_two_levels = np.concatenate([np.isnan(s).any(axis=(0, 1)) for s in quick])
+    on_two_levels = np.concatenate(
+        [(np.isnan(q) > np.isnan(s)).any(axis=(0, 1)) for q, s in zip(quick, by_stage, strict=True)]
+    )
     if 2 * np.count_nonzero(on_two_levels) > len(on_two_levels):
         by_stage = quick  # the middle of the places is no longer ordinary; of a minority it still is
     medians = np.concatenate([nan_median(s, axis=(0, 1)) for s in by_stage])
@@ -353,7 +382,8 @@ def _measure_ordinary(by_stage: Sequence[Seconds]) -> _Ordinary:
     slow = SLOW_LINK_RATIO * usual
     if len(medians) > FEW_PLACES:
         between = max(usual - float(np.quantile(medians, LOW_QUANTILE)), 0.0) / HALF_SPREAD_TO_SIGMA
-        within = (top - usual) / HIGH_QUANTILE_TO_SIGMA / np.sqrt(by_stage[0].shape[0] * by_stage[0].shape[1])
+        n_seconds = median(np.concatenate([np.isfinite(s).sum(axis=(0, 1)) for s in by_stage]))
+        within = (top - usual) / HIGH_QUANTILE_TO_SIGMA / np.sqrt(n_seconds)
         slow = min(slow, usual + max(TOP_DEVIATIONS * float(np.hypot(between, within)), LEAST_SLOW_SHARE * usual))
     return _Ordinary(usual, top, slow)
 
@@ -403,7 +433,8 @@ def _quick_steps(seconds: Seconds) -> Seconds:
     """
     if seconds.shape[1] < 2 * MIN_IN_STEP:
         return seconds
-    by_step = median(seconds, axis=0)  # (n_steps, n_dp)
+    by_step = nan_median(seconds, axis=0)  # (n_steps, n_dp)
+    by_step = np.where(np.isnan(by_step), nan_median(by_step, axis=0), by_step)
     logs = np.log(np.maximum(by_step, TINY_S))
     slow = upper_level(logs.T).T
     low, high = (nan_median(np.where(at, by_step, np.nan), axis=0) for at in (~slow, slow))
