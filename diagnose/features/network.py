@@ -118,7 +118,8 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     once = apart is not None and steps_share is not None and round(steps_share * len(breakdown.steps)) <= 1
     busy_doubt = float(np.clip((busy - BUSY_SHARE) / BUSY_WITHIN, 0.0, 1.0))
     rank_ratio = found["network.rank_ratio"].value
-    is_alike = nearness > 0 and rank_ratio is not None and rank_ratio < ONE_RANK_RATIO
+    # All ranks of a group are alike by nature.
+    is_alike = nearness > 0 and _names_links(transfers) and rank_ratio is not None and rank_ratio < ONE_RANK_RATIO
     doubt = CHANCE_DOUBT * max(nearness, float(once or is_alike), busy_doubt)
     # Where all have one group and no links, places cannot tell a network from a host that is busy now and then.
     is_own = rank_ratio is not None and rank_ratio >= OWN_LINK_RATIO
@@ -146,6 +147,11 @@ def _share_of_slow_steps(transfers: Transfers, breakdown: Breakdown) -> float:
     if not lost_s.any() or chance == 1.0:
         return 0.0
     return max(float(lost_s[slow].sum() / lost_s.sum()) - chance, 0.0) / (1.0 - chance)
+
+
+def _names_links(transfers: Transfers) -> bool:
+    """Say whether links are among the slow places."""
+    return transfers.slow is not None and bool(transfers.slow.ways.any())
 
 
 def _over_usual(seconds: Seconds, step_s: float) -> Feature:

@@ -93,11 +93,17 @@ def test_who_measures_says_whether_there_is_a_network(is_one: bool, expected: fl
 
 
 @pytest.mark.parametrize(
-    ("repeats", "second_ms", "expected"), [(0.7, 60.0, 0.495), (0.7, 10.0, 0.165), (0.9, 60.0, 0.0)]
+    ("repeats", "second_ms", "is_link", "expected"),
+    [(0.7, 60.0, True, 0.495), (0.7, 10.0, True, 0.165), (0.9, 60.0, True, 0.0), (0.7, 60.0, False, 0.165)],
 )
-def test_links_of_several_ranks_that_hardly_repeat(repeats: float, second_ms: float, expected: float) -> None:
-    """Where the same link of the other dp rank is slow, too, now and then, the hosts are busy."""
-    slow = dataclasses.replace(SlowPlaces.nowhere(2, 2), repeats=repeats)
+def test_links_of_several_ranks_that_hardly_repeat(
+    repeats: float, second_ms: float, is_link: bool, expected: float
+) -> None:
+    """Where the same link of the other dp rank is slow, too, now and then, the hosts are busy; of a group it says nothing."""
+    nowhere = SlowPlaces.nowhere(2, 2)
+    slow = dataclasses.replace(
+        nowhere, repeats=repeats, ways=nowhere.ways | is_link, groups=nowhere.groups | (not is_link)
+    )
     excess_ms = [[90.0, second_ms], [0.0, 0.0]]
     found = dataclasses.replace(
         transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=excess_ms), slow=slow, excess_ratio=5.0
