@@ -87,6 +87,8 @@ class _Lost:
     slow_share: float
     #: Seconds beyond over the spread of ordinary transfers: half of the lost seconds are in transfers above it.
     apart: float | None
+    #: Shape (n_collectives, n_steps): of each collective of a step, on all stages.
+    collectives: Seconds | None = None
 
 
 def find_slow_places(
@@ -318,7 +320,7 @@ def _add_up(
     ways, groups = np.zeros((2, n_stages, n_dp, n_steps)), np.zeros((n_stages, n_steps))
     exists, has_group = np.zeros((2, n_stages, n_dp), dtype=bool), np.zeros(n_stages, dtype=bool)
     first, n_all, every, apart = 0, 0, [np.zeros(0)], [np.zeros(0)]
-
+    collectives: dict[tuple[int, int], Seconds] = {}
     for o, excess, spread in zip(observed, excesses, spreads, strict=True):
         nodes, at = o.block.nodes, slice(first, first + len(o.block.steps))
         first = at.stop
@@ -334,9 +336,11 @@ def _add_up(
         for node in o.find_groups().tolist():
             has_group[nodes.stage[node]] = True
             n_all += len(o.block.steps)
+            of_kind = collectives.setdefault((int(nodes.op[node]), int(nodes.seq[node])), np.zeros(n_steps))
             if node in excess:  # all members move together: one that ends late for itself is no slow group
                 seconds = median(excess[node], axis=1)
                 groups[nodes.stage[node], at] += seconds
+                of_kind[at] += seconds
                 every.append(seconds[seconds > 0])
                 apart.append(every[-1] / spread[node])
     seconds_s = np.concatenate(every)
@@ -344,7 +348,8 @@ def _add_up(
     slow_share = len(seconds_s) / max(n_all, 1)
     steps = np.concatenate([o.block.steps for o in observed])
     far = weighted_median(np.concatenate(apart), seconds_s)
-    return _Lost(ways, groups, exists, has_group, steps, n_transfers, n_cells, slow_share, far)
+    by_kind = np.array([collectives[kind] for kind in sorted(collectives)]).reshape(-1, n_steps)
+    return _Lost(ways, groups, exists, has_group, steps, n_transfers, n_cells, slow_share, far, by_kind)
 
 
 def _count_alike(seconds: Seconds) -> float:
@@ -449,10 +454,13 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
 def _repeat_steps(lost: _Lost) -> float:
     """Say which part of the lost seconds lies in the slow steps that half of the places say, beyond chance.
 
-    Slow steps are on another level than the others, and come in stretches: what is slow at random in many places is noise.
+    Slow steps are on another level than the others, and come in stretches: what is slow at random in many places is noise. Of a
+    group alone half of its collectives say it.
     """
     shared = lost.groups.sum() >= lost.ways.sum()
     by_place = lost.groups[lost.has_group] if shared else lost.ways[lost.exists]  # (n_places, n_steps)
+    if shared and len(by_place) == 1 and lost.collectives is not None:
+        by_place = lost.collectives
     time = np.argsort(lost.steps, kind="stable")
     by_place = by_place[:, time]
     halves = (by_place[::2], by_place[1::2]) if len(by_place) > 1 else (by_place, by_place)

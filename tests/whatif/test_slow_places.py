@@ -24,6 +24,7 @@ from diagnose.whatif.slow_places import (
     _find_innocent,
     _Lost,
     _repeat_places,
+    _repeat_steps,
     find_slow_places,
     list_ways,
     pair_seconds,
@@ -372,3 +373,18 @@ def test_a_link_that_flaps_repeats_whichever_way_it_does(monkeypatch: pytest.Mon
     monkeypatch.setattr(slow_places, "_find_victims", lambda *_: np.zeros(exists.shape, dtype=bool))
     assert _repeat_places(lost, ways.sum(axis=(0, 1, 2))) == 0.0
     assert named(find_slow_places([], [], [], 4).ways) == [[0, 1, 0], [1, 1, 0]]
+
+
+@pytest.mark.parametrize(("n_slow", "repeats"), [(1, False), (2, True)])
+def test_the_only_group_is_slow_in_all_of_its_collectives(n_slow: int, *, repeats: bool) -> None:
+    """GIVEN two a step and a stretch of slow steps, THEN one of them alone has no second one that says so."""
+    seconds = np.where(np.arange(20) >= 8, 1.0, 0.0)
+    collectives = np.array([seconds, seconds if n_slow == 2 else np.zeros(20)])
+    nothing, exists = np.zeros((2, 1, 4, 20)), np.zeros((2, 1, 4), dtype=bool)
+    one_group = np.ones(1, dtype=bool)
+    groups = collectives.sum(axis=0)[None]
+    lost = _Lost(nothing, groups, exists, one_group, np.arange(20), 12.0, 12.0, 0.5, None, collectives)
+    assert (_repeat_steps(lost) > 0.8) == repeats
+    assert (
+        _repeat_steps(dataclasses.replace(lost, collectives=seconds[None])) > 0.8
+    )  # with one a step nobody else is asked
