@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from diagnose.features.network import measure_network
 from diagnose.features.suspects import list_ways
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.transfers import SlowPlaces, Transfers
-from diagnose.whatif.components.transfer import _take_usual
+from diagnose.whatif.components.transfer import _sample, _take_usual
 from diagnose.whatif.transfers import measure_transfers
 from tests.judge.cases import Measured, diagnosed, measure
 
@@ -110,11 +111,24 @@ def test_messages_that_are_sent_before_they_are_asked_for(slow: tuple[tuple[Op, 
     assert np.argwhere(slow_in(measure(record(inputs, sent))).ways).tolist() == ways
 
 
-@pytest.mark.parametrize(("n_awaited", "expected"), [(0, 2.0), (2, 2.0), (3, 8.0), (7, 2.0)])
-def test_awaited_transfers_are_usual(n_awaited: int, expected: float) -> None:
-    """Three of them say what a link takes, however many others were there before; fewer say nothing."""
+@pytest.mark.parametrize(
+    ("awaited", "expected"), [((), 2.0), ((0, 1), 2.0), ((0, 1, 2), 8.0), (range(7), 2.0), ((3, 5, 6), 2.0)]
+)
+def test_awaited_transfers_are_usual(awaited: Sequence[int], expected: float) -> None:
+    """Three say what a link takes, however many others were there before; fewer say nothing, nor do any that are quicker."""
     seconds = np.array([9.0, 8.0, 7.0, 1.0, 2.0, 1.0, 1.0])
-    assert _take_usual(seconds, np.arange(7) < n_awaited, axis=0) == expected
+    assert _take_usual(seconds, np.isin(np.arange(7), awaited), axis=0) == expected
+
+
+@pytest.mark.parametrize(("late_s", "n_ordinary"), [(0.5, 6), (2.0, 12), (8.0, 12)])
+def test_transfers_that_nobody_waits_for_are_ordinary_unless_shorter(late_s: float, n_ordinary: int) -> None:
+    """A message that was there before took a part of its time unseen; where each waits for both of its ends, none did."""
+    awaited = np.broadcast_to(np.arange(4)[:, None, None] < 2, (4, 3, 1))
+    block = SimpleNamespace(start_s=np.zeros((4, 3, 1)))
+    own = np.where(awaited, 2.0, late_s)
+    o: Any = SimpleNamespace(block=block, own=own, are_derived=False, find_awaited=lambda: awaited)
+    found = _sample(o, {0: np.arange(4)}, {0: np.ones(1, dtype=bool)})
+    assert np.count_nonzero(np.isfinite(found[0])) == n_ordinary
 
 
 def slow_in(found: Measured) -> SlowPlaces:

@@ -243,20 +243,21 @@ def _list_transfers(o: Observed) -> dict[int, dict[int, Ints]]:
 def _sample(o: Observed, by_stage: Mapping[int, Ints], lanes: Mapping[int, Bools]) -> dict[int, Seconds]:
     """Take the times of transfers of some steps, own ones where recorded: shape (n_nodes, n_steps, n_dp) for each stage.
 
-    Where enough of any place were awaited only these count, and of the others NaN is left.
+    Where those that were awaited take longer only these count, and of the others NaN is left: a part of these was over before.
     """
     steps = slice(None, None, stride_of(o.block.start_s[0]))
     least, are_awaited = _least_through(o) if o.are_derived else {}, o.find_awaited()
-    found, awaited = dict[int, Seconds](), dict[int, Bools]()
+    found, awaited = dict[int, Seconds](), dict[int, Seconds]()
     for stage, at in by_stage.items():
         if stage not in lanes:
             continue
         seconds = np.stack([least.get(n, o.own[n])[steps] for n in at.tolist()]) if least else take(o.own, at, steps)
         found[stage], of_stage = seconds[..., lanes[stage]], are_awaited[at, steps][..., lanes[stage]]
-        awaited[stage] = of_stage & (of_stage.sum(axis=(0, 1)) >= MIN_IN_STEP)
-    if any(where.any() for where in awaited.values()):
-        found = {stage: np.where(awaited[stage], seconds, np.nan) for stage, seconds in found.items()}
-    return found
+        of_stage = of_stage & (of_stage.sum(axis=(0, 1)) >= MIN_IN_STEP)
+        awaited[stage] = np.where(of_stage, found[stage], np.nan)
+    usual = [[nan_median(s, axis=(0, 1)) for s in kind.values()] for kind in (found, awaited)]
+    of_all, of_awaited = (lower_median(np.concatenate([*of_kind, [np.nan]])) for of_kind in usual)
+    return awaited if of_awaited > of_all else found
 
 
 def _measure_level(own: Seconds, awaited: Bools, slow_step: float) -> Seconds:
@@ -271,9 +272,10 @@ def _measure_level(own: Seconds, awaited: Bools, slow_step: float) -> Seconds:
 
 
 def _take_usual(seconds: Seconds, awaited: Bools, axis: int | tuple[int, ...]) -> Seconds:
-    """Take medians of the transfers that were awaited; where these are too few to say something, of all."""
-    of_awaited = nan_median(np.where(awaited, seconds, np.nan), axis=axis)
-    return np.asarray(np.where(awaited.sum(axis=axis) >= MIN_IN_STEP, of_awaited, median(seconds, axis=axis)))
+    """Take medians of transfers, or of those that were awaited where these take longer and are enough to say something."""
+    enough = awaited & (awaited.sum(axis=axis, keepdims=True) >= MIN_IN_STEP)
+    of_awaited = nan_median(np.where(enough, seconds, np.nan), axis=axis)
+    return np.asarray(np.fmax(of_awaited, median(seconds, axis=axis)))
 
 
 def _least_through(o: Observed) -> dict[int, Seconds]:
