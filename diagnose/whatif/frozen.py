@@ -16,6 +16,9 @@ from diagnose.whatif.observed import Observed
 
 #: Collections that are set against the transfers of their stage at a time.
 MAX_AT_ONCE = 4096
+#: Computes may wait for stuck transfers, too, and stand still then alone: of collections that no row tells of at most this part of
+#: the seconds is beside late transfers (real ones: 0.3 to 0.7), and each is so where it is by half.
+MOST_BESIDE, BESIDE_SHARE = 0.8, 0.5
 
 #: Collections: stage, step (its place in the block), dp rank, and between which seconds of the step they stopped it for how long.
 _Collections = tuple[Ints, Ints, Ints, Seconds, Seconds, Seconds]
@@ -29,19 +32,34 @@ def find_frozen(
     A collection stops all threads of Python, also those that send and receive. `excess_s` is as `transfer_excess` has it; seconds
     by node, shape (n_steps, n_dp).
     """
+    found, _ = _set_against(o, _read_rows(o, evidence), excess_s)
+    of_stalls = _read_stalls(o, steps, stalls, n_stages)
+    by_stalls, beside_s = _set_against(o, of_stalls, excess_s)
+    if beside_s <= MOST_BESIDE * float(of_stalls[-1].sum()):
+        for node, seconds in by_stalls.items():
+            found[node] = np.maximum(found[node], seconds) if node in found else seconds
+    return {node: np.minimum(found[node], excess_s[node]) for node in found if node in excess_s}
+
+
+def _set_against(
+    o: Observed, collections: _Collections, excess_s: Mapping[int, Seconds]
+) -> tuple[dict[int, Seconds], float]:
+    """Say for how long late transfers stood still in collections, and how many seconds of these have such a one beside them."""
     found: dict[int, Seconds] = {}
-    slow = np.array([*excess_s], dtype=np.int64)
-    of_rows, of_stalls = _read_rows(o, evidence), _read_stalls(o, steps, stalls, n_stages)
-    stages, *rest = (np.concatenate(pair) for pair in zip(of_rows, of_stalls, strict=True))
-    for stage in np.unique(stages).tolist():
+    beside_s, slow = 0.0, np.array([*excess_s], dtype=np.int64)
+    stages, steps, ranks, *seconds = collections
+    for stage in np.unique(stages).tolist() if len(slow) else ():
         own, here = slow[o.block.nodes.stage[slow] == stage][:, None], np.flatnonzero(stages == stage)
         for first in range(0, len(here), MAX_AT_ONCE):
-            step, dp, begins_s, ends_s, paused_s = (axis[here[first : first + MAX_AT_ONCE]] for axis in rest)
+            at = here[first : first + MAX_AT_ONCE]
+            step, dp, (begins_s, ends_s, paused_s) = steps[at], ranks[at], (each[at] for each in seconds)
             begin_s, end_s = o.block.start_s[own, step, dp], o.block.end_s[own, step, dp]
             both_s = np.clip(np.minimum(end_s, ends_s) - np.maximum(begin_s, begins_s), 0.0, paused_s)
+            late_s = np.array([excess_s[int(node)][step, dp] for node in own[:, 0]]).reshape(both_s.shape)
+            beside_s += float(paused_s[(np.minimum(both_s, late_s) > BESIDE_SHARE * paused_s).any(axis=0)].sum())
             for n in np.flatnonzero(both_s.any(axis=1)).tolist():
                 _add(found, o, int(own[n, 0]), step, dp, both_s[n])
-    return {node: np.minimum(found[node], excess_s[node]) for node in found if node in excess_s}
+    return found, beside_s
 
 
 def _add(found: dict[int, Seconds], o: Observed, node: int, step: Ints, dp: Ints, frozen_s: Seconds) -> None:
