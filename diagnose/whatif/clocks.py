@@ -74,9 +74,7 @@ class Clocks:
         return np.asarray(self.usual_s + self.moved_s[nearest])
 
 
-def estimate_clocks(
-    blocks: Sequence[tuple[Block, Graph]], *, may_move: bool = True, hosts: Ints | None = None
-) -> Clocks:
+def estimate_clocks(blocks: Sequence[tuple[Block, Graph]], *, may_move: bool = True) -> Clocks:
     """Say how much later than the job's each worker's clock reads.
 
     A send and its recv end together, and so do all dp ranks of a collective. Over both directions of a link what one side
@@ -84,8 +82,8 @@ def estimate_clocks(
     moves is late in one direction by what it is early in the other.
 
     `blocks` have no gaps, and the paper's graph. On one host nothing moves (`may_move`): ranks that share a GPU in slices of time
-    end apart by as much for several steps. Workers of one of `hosts`, shape (n_dp, n_stages), have its clock: who ends later than
-    the others there is late. Costs a few steps' transfers and collectives, and those of all steps where a clock moves.
+    end apart by as much for several steps. Costs a few steps' transfers and collectives, and those of all steps where a clock
+    moves.
     """
     forward_s = min(_typical_forward(block) for block, _ in blocks)
     least_s = max(MIN_OFFSET_S, MIN_OFFSET_SHARE * forward_s)
@@ -94,21 +92,8 @@ def estimate_clocks(
         if moved_s.any() and any(len(block.steps) > MAX_STEPS_MOVING for block, _ in blocks):
             usual_s, moved_s = _estimate(blocks, least_s, None)
         if moved_s.any():
-            usual_s = _of_hosts(usual_s, hosts, least_s)
             return Clocks(usual_s, np.sort(np.concatenate([block.steps for block, _ in blocks])), moved_s)
-    return Clocks(_of_hosts(_estimate(blocks, least_s, MAX_STEPS)[0], hosts, least_s))
-
-
-def _of_hosts(usual_s: Seconds, hosts: Ints | None, least_s: float) -> Seconds:
-    """Give all workers of a host the offset nearest to none where they seem to have several."""
-    if hosts is None:
-        return usual_s
-    found = usual_s.copy()
-    for host in np.unique(hosts):
-        own_s = usual_s[hosts == host]
-        if np.ptp(own_s) > least_s:
-            found[hosts == host] = own_s[np.abs(own_s).argmin()]
-    return found if np.abs(found).max() >= least_s else np.zeros_like(found)
+    return Clocks(_estimate(blocks, least_s, MAX_STEPS)[0])
 
 
 def _estimate(blocks: Sequence[tuple[Block, Graph]], least_s: float, most_steps: int | None) -> tuple[Seconds, Seconds]:

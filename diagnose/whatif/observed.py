@@ -142,10 +142,7 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     clocks : Clocks
         How much later than the job's each worker's clock reads.
     """
-    hosts = None
-    if trace.hosts and "" not in trace.hosts:
-        hosts = np.unique(trace.hosts, return_inverse=True)[1].reshape(trace.n_dp, trace.n_stages)
-    clocks = estimate_clocks([(p.block, p.graph) for p in prepared], may_move=not trace.is_on_one_host, hosts=hosts)
+    clocks = estimate_clocks([(p.block, p.graph) for p in prepared], may_move=not trace.is_on_one_host)
     recorded = [p.block for p in prepared]
     evidence, others = (correct_evidence(rows, recorded, clocks) for rows in (trace.evidence, trace.others))
     blocks = [_without_steps(block, trace.warm_up_steps) for block in recorded]

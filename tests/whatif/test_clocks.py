@@ -149,20 +149,6 @@ def test_one_host_has_one_clock() -> None:
     assert [len(measure(table).clocks.steps) for table in (moved, one_host)] == [24, 0]
 
 
-def test_workers_of_one_host_have_its_clock() -> None:
-    """Who seems to be off alone on its host is late; where both are, the host's clock is."""
-    spec = JobSpec(pp=1, dp=4, microbatches=4, steps=8, seed=9)
-    table = make(spec).trace
-    table = table.append_column("host", pa.array([f"node-{dp // 2}" for dp in table["dp_rank"].to_pylist()]))
-    off_s = {name: np.array(value) * 5e-3 for name, value in {"one": [0, 0, 0, 1], "host": [0, 0, 1, 1]}.items()}
-    found = {}
-    for name, by_rank in off_s.items():
-        late_s = table["start_ts"].to_numpy().astype(np.float64) + by_rank[table["dp_rank"].to_numpy()]
-        found[name] = measure(set_column(table, "start_ts", late_s)).clocks
-    assert found["one"].agree
-    np.testing.assert_allclose(np.ptp(found["host"].usual_s), 5e-3, atol=1e-4)
-
-
 def test_the_slowdown_is_of_times_as_recorded() -> None:
     """S and its relatives are the paper's, on the times of the file, clocks off or not."""
     spec = SPECS["blocking"]
