@@ -56,6 +56,18 @@ NAMES = (
         "t13-held-worker-p32",
     ),
     *("t10-zb22-slow", "t10-two-onsets-d8", "t10-p41-gc-one", "t10-save0-s-d4"),
+    *(
+        "t21-docs-gc-p42",
+        "t21-gc-half-rows-i24",
+        "t21-gc-v22",
+        "t21-weights-zbv-p41",
+        "t21-load-every4-p22",
+        "t21-held-gap-p24",
+        "t21-experts-onset-p24",
+        "t21-even-experts-p24",
+        "t21-even-docs-p81",
+        "t21-link-onset-p81",
+    ),
 )
 
 
