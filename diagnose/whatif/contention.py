@@ -131,8 +131,9 @@ def measure_waits(
         for key in list(found)[:-1]:
             found[key] = ask(key)
         waits = _add_waits(len(observed), found.values())
-        if {d for _op, d in found} >= {0, 1}:
-            _add_both(observed, [candidates[key] for key in found], waits, n_stages)
+        held = [key for key, (score, *_) in found.items() if score > 0.0]
+        if {direction for _, direction in held} >= {0, 1}:
+            _add_both(observed, [candidates[key] for key in held], waits, n_stages)
     return waits, max((deviations for _, deviations, _ in found.values()), default=0.0)
 
 
