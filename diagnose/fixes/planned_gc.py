@@ -14,6 +14,7 @@ from diagnose.model.change import Remove, Spend
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.stalls import TOGETHER_SHARE, StallKind
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.numerics.chance import chance_of_many
 from diagnose.numerics.figures import write_figure
 from diagnose.numerics.robust import weighted_median
 
@@ -32,6 +33,8 @@ RECENT_SHARE = 0.5
 LEAST_SHARE = 0.1
 #: Pauses from which on their growth with the steps is fitted.
 MIN_FOR_GROWTH = 8
+#: Pauses are said to grow where so many later ones are longer by chance this seldom at most.
+CHANCE = 0.01
 HOW = {
     "megatron": "--manual-gc --manual-gc-interval {every}",
     "torchtitan": "--training.gc_freq {every}",
@@ -57,9 +60,9 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     risks = [
         f"garbage is kept for {every} steps: watch the memory of the hosts, and of the GPUs where tensors sit in reference cycles"
     ]
-    if growth_s > 0 and growth_s * 1000 > 0.1 * now_s:
+    if growth_s * 1000 > 0.1 * now_s and _chance_of_growth(steps, pause_s) < CHANCE:
         risks.append(
-            f"the pauses grow by {write_figure(growth_s * 1e6, 2)} ms in 1,000 steps: something leaks; gc.freeze() and look for it"
+            f"the pauses grow by {write_figure(growth_s * 1e3, 2)} ms a step: something may leak; gc.freeze() and look for it"
         )
     return Remedy(
         summary=f"collect on all ranks in the same step, every {every} steps" + (f", not every {now}" if now else ""),
@@ -127,11 +130,23 @@ def _growth(steps: Ints, pause_s: Seconds) -> float:
 
     Source: the incomplete method of Theil (1950), each pause of the first half against one of the second.
     """
+    longer_s, apart = _pair_halves(steps, pause_s)
+    return float(np.median(longer_s / apart)) if len(apart) else 0.0
+
+
+def _chance_of_growth(steps: Ints, pause_s: Seconds) -> float:
+    """Say how probable at least so many longer pauses of the second half are where none grows: a sign test of the pairs."""
+    longer_s, _ = _pair_halves(steps, pause_s)
+    return chance_of_many(int((longer_s > 0).sum()), int((longer_s != 0).sum()), 0.5)
+
+
+def _pair_halves(steps: Ints, pause_s: Seconds) -> tuple[Seconds, Ints]:
+    """Say by how many seconds each pause of the second half is longer than one of the first, and how many steps are between."""
     order, half = np.argsort(steps, kind="stable"), len(steps) // 2
     early, late = order[:half], order[-half:]
     apart = steps[late] - steps[early]
     known = apart > 0
-    return float(np.median((pause_s[late] - pause_s[early])[known] / apart[known])) if known.any() else 0.0
+    return (pause_s[late] - pause_s[early])[known], apart[known]
 
 
 def write_how(every: int) -> dict[str, str]:

@@ -247,6 +247,17 @@ def test_one_long_pause_is_no_growth() -> None:
     assert planned_gc._length_now(steps, pause_s)[1] == 0.0
 
 
+@pytest.mark.parametrize(("growth_s", "leaks"), [(0.0, False), (0.01, True)])
+def test_pauses_that_vary_are_no_leak(growth_s: float, leaks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses of very different lengths have some slope in any short trace; by chance alone that is no growth."""
+    steps = np.arange(40)
+    pause_s = np.random.default_rng(1).uniform(0.0, 0.2, 40) + growth_s * steps
+    monkeypatch.setattr(planned_gc, "_pauses", lambda _analysis: (steps, pause_s))
+    found = propose(planned_gc, analysis(SPEC, PAUSES))
+    assert found.figures["growth_s_per_step"] * 1000 > 0.1 * found.figures["planned_pause_s"]
+    assert any("leak" in risk for risk in found.risks) == leaks
+
+
 @pytest.mark.parametrize(
     ("gpu", "tp", "framework", "forbidden"),
     [
