@@ -280,7 +280,7 @@ def _index(item: Found, step: int | None) -> int:
 
 def measure_gains(found: Iterable[Found]) -> GainFigures:
     """Compare what is said to come back with what truly does."""
-    errors = [abs(item.said.recoverable - item.true.recoverable) for item in found]
+    errors = [item.gain_error for item in found]
     if not errors:
         return GainFigures(0, None, None)
     return GainFigures(len(errors), float(np.mean(errors)), float(np.quantile(errors, 0.9)))

@@ -152,6 +152,11 @@ class Found:
         return any(worker in self.true.workers for worker in first)
 
     @property
+    def gain_error(self) -> float:
+        """By what part of the step the gain that was promised is off."""
+        return abs(self.said.recoverable - self.true.recoverable)
+
+    @property
     def right_stage(self) -> bool:
         """True where the stage named first, or else that of the first worker, has the fault."""
         first = self.said.stages[:1] or tuple(stage for _, stage in self.said.workers[:1])
@@ -189,6 +194,11 @@ def list_errors(row: JudgedJob) -> list[tuple[str, float]]:
         (f"worker of {item.true.cause}: {_first(item.said)} for {_place(item.true.workers)}", item.true.worth)
         for item in row.found()
         if item.asks_for_worker and not item.right_worker
+    ]
+    wrong += [
+        (f"gain of {item.true.cause}: {item.said.recoverable:.3f} for {item.true.recoverable:.3f}", item.gain_error)
+        for item in row.found()
+        if item.gain_error >= COUNTS
     ]
     return wrong
 

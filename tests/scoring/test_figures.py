@@ -296,15 +296,16 @@ def test_published_thresholds_are_scored_on_the_same_causes() -> None:
 
 
 def test_the_worst_jobs_are_those_with_most_at_stake() -> None:
-    """Missed, made up, and a wrong worker count by what they cost; jobs without an error are not listed."""
+    """Missed, made up, and a wrong worker count by what they cost, gains by their error; jobs without one are not listed."""
     rows = [
         row(true("a", 0.1), job="missed"),
         row(said("a", 0.3), job="made up"),
-        row(true("a", 0.2, workers=((0, 0),)), said("a", workers=((1, 0),)), job="elsewhere"),
-        row(true("a"), said("a"), job="right"),
+        row(true("a", 0.2, workers=((0, 0),)), said("a", 0.2, workers=((1, 0),)), job="elsewhere"),
+        row(true("a", 0.2), said("a", 0.05), job="too little"),
+        row(true("a", 0.2), said("a", 0.19), job="right"),
         row(said("a", -0.1), job="negative"),
     ]
-    assert [found.job for found in find_worst(rows, 9)] == ["made up", "elsewhere", "missed", "negative"]
+    assert [found.job for found in find_worst(rows, 9)] == ["made up", "elsewhere", "too little", "missed", "negative"]
     assert [found.job for found in find_worst(rows, 1)] == ["made up"]
 
 
@@ -318,7 +319,7 @@ def test_a_job_is_described_in_a_line() -> None:
     )
     assert describe(job) == (
         "job (dp 4 pp 2, 5 steps): true: a 0.100 (last 0.200), b 0.300 (last 0.300); decoys: warm-up; "
-        "said: b 0.250 @0.80; WRONG: missed a, worker of b: nobody for dp 1 stage 0"
+        "said: b 0.250 @0.80; WRONG: missed a, worker of b: nobody for dp 1 stage 0, gain of b: 0.250 for 0.300"
     )
 
 
