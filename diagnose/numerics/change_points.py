@@ -48,8 +48,8 @@ def split_in_two(series: Floats, sigma: Floats | float) -> Split:
 class Rise(NamedTuple):
     """What `find_rise` takes for a rise."""
 
-    bound: tuple[float, float]
-    """Values beyond these two count as these: one extreme step makes no level."""
+    bound: tuple[float, Floats | float]
+    """Values beyond these two count as these: one extreme step makes no level; the upper one broadcastable, too."""
     least_level: Floats | float
     """The mean after the rise is above this, and more than twice that before; broadcastable to the shape of the series."""
     min_after: int

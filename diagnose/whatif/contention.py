@@ -508,8 +508,8 @@ def _overlap(o: Observed, p: _InFlight) -> tuple[Seconds, Seconds, Ints]:
     last = np.full(start.shape, -1, dtype=np.int64)
     tolerance_s = LAUNCH_TOLERANCE * (end - start)
     for source in p.sources:
-        # Parameters of the next chunks are gathered one right after the other: that is one wait.
-        chained = bool(block.nodes.op[source] == Op.ALL_GATHER) * overlap
+        # Parameters, and gradients of the chunks that are through, are moved one right after the other: that is one wait.
+        chained = _was_launched(block.nodes, source, p.node) * overlap
         begun = block.start_s[source] <= start + tolerance_s + chained
         length = block.end_s[source] - start
         longer = begun & (length > overlap) & (block.end_s[source] < end)
@@ -517,3 +517,10 @@ def _overlap(o: Observed, p: _InFlight) -> tuple[Seconds, Seconds, Ints]:
         last = np.where(longer, source, last)
         outlasting = np.where(begun & (block.end_s[source] >= end), np.maximum(outlasting, length), outlasting)
     return overlap, outlasting, last
+
+
+def _was_launched(nodes: Nodes, source: int, node: int) -> bool:
+    """Say whether communication that begins while a compute runs was launched before it, and waited for its own turn."""
+    if nodes.op[source] == Op.REDUCE_SCATTER:  # that of a chunk that the compute is no part of
+        return bool(nodes.chunk[source] != nodes.chunk[node])
+    return bool(nodes.op[source] == Op.ALL_GATHER)

@@ -168,7 +168,7 @@ def find_slow_places(
     mended_ways = np.maximum(mended_ways, waiting)
     mended_groups = groups * _above_noise(lost.groups.sum(axis=-1), lost.has_group, groups)
     ways &= ~victims
-    cards = _find_cards(ways, groups, lost)
+    cards = _find_cards(ways, groups, lost) | _find_quiet_cards(groups, lost)
     # All that goes through a slow card is slow, however little of it there is beside the worst.
     more_ways = (cards.T | np.roll(cards.T, -1, axis=0)) & lost.exists & ~ways
     more_groups = cards.any(axis=0) & lost.has_group & ~groups
@@ -623,6 +623,27 @@ def _find_cards(ways: Bools, groups: Bools, lost: _Lost) -> Bools:
             # Collectives go through the card, too: those of a card that is always slow are.
             told = bool(lost.has_group[stage]) and _is_steady(_find_slow_steps(seconds))
             cards[dp, stage] = not told and _are_alike(lost, stage, dp)
+    return cards
+
+
+def _find_quiet_cards(groups: Bools, lost: _Lost) -> Bools:
+    """Mark the workers whose links are slow in the steps in which their group is, however little these move: (n_dp, n_stages).
+
+    One worker of a group at most, and no link elsewhere: then its card makes the group slow, which loses far more.
+    """
+    cards = np.zeros((lost.ways.shape[2], len(groups)), dtype=bool)
+    ways = np.zeros_like(lost.exists)
+    ways[lost.exists] = _above_equals(lost.ways[lost.exists])
+    links = np.asarray(ways.any(axis=0))  # (n_stages, n_dp)
+    ranks = np.flatnonzero(links.any(axis=0))
+    if len(cards) <= 2 or len(ranks) != 1:
+        return cards
+    dp = int(ranks[0])
+    for stage in np.flatnonzero(groups).tolist():
+        touching = np.isin(np.arange(len(groups)), [(stage - 1) % len(groups), stage])
+        if (links[:, dp] == (touching & lost.exists[:, :, dp].any(axis=0))).all():
+            slow = [_find_slow_steps(of) for of in (lost.ways[:, touching, dp].sum(axis=(0, 1)), lost.groups[stage])]
+            cards[dp, stage] = np.sum(slow[0] & slow[1]) >= SAME_SHARE * np.sum(slow[0] | slow[1])
     return cards
 
 

@@ -879,10 +879,14 @@ def test_rows_of_one_length_are_an_array() -> None:
 
 
 def test_parameters_gathered_one_right_after_the_other_are_one_wait() -> None:
-    """A compute of 10 s is held for 5 s by two gathers in a row; of two reduce-scatters only by what was under way, for 3 s."""
-    for op, held_s in ((Op.ALL_GATHER, 5.0), (Op.REDUCE_SCATTER, 3.0)):
+    """A compute of 10 s is held for 5 s by two gathers in a row, or gradients of other chunks; for 3 s if one is of its own."""
+    for op, chunks, held_s in (
+        (Op.ALL_GATHER, 0, 5.0),
+        (Op.REDUCE_SCATTER, [0, 2, 1], 5.0),
+        (Op.REDUCE_SCATTER, 0, 3.0),
+    ):
         times = [np.array(column)[:, None, None] for column in ([0.0, -1.0, 3.0], [10.0, 3.0, 5.0])]
-        nodes = SimpleNamespace(op=np.array([Op.FORWARD, op, op]))
+        nodes = SimpleNamespace(op=np.array([Op.FORWARD, op, op]), chunk=np.zeros(3, dtype=int) + chunks)
         o: Any = SimpleNamespace(block=SimpleNamespace(start_s=times[0], end_s=times[1], nodes=nodes))
         assert _overlap(o, _InFlight(0, 0, (1, 2)))[0].item() == held_s
 

@@ -1,6 +1,7 @@
 """Computes held up by communication in flight: the wait comes out as such, and removing it is mending it."""
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import StallKind
 from diagnose.whatif.components import queue
-from diagnose.whatif.components.queue import find_queue_waits
+from diagnose.whatif.components.queue import _count_behind, find_queue_waits
+from diagnose.whatif.contention import Waits
 from diagnose.whatif.graph import Barrier
 from diagnose.whatif.removal import MATERIAL_SHARE
 from diagnose.whatif.waits import WaitGraph, add_waits
@@ -153,8 +155,11 @@ def test_removing_the_wait_is_mending_it(case: str, late: bool) -> None:
 
 
 @pytest.mark.parametrize(("late", "left_s"), [(False, 0.0), (True, 1.0)], ids=["long", "late"])
-def test_computes_that_stand_still_with_their_transfers(late: bool, left_s: float) -> None:
+def test_computes_that_stand_still_with_their_transfers(
+    late: bool, left_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where most of what computes seem to wait for stands out itself they do not wait: something stops both."""
+    monkeypatch.setattr("diagnose.whatif.components.queue.FAR_RATIO", 0.0)  # as if most recvs were far shorter
     spec, fault = CASES["backwards behind recvs"]
     m = measured(spec, dataclasses.replace(fault, late=late))
     recvs = [np.flatnonzero(of_types(o.block.nodes.op, (Op.FORWARD_RECV, Op.BACKWARD_RECV))) for o in m.observed]
@@ -166,6 +171,17 @@ def test_computes_that_stand_still_with_their_transfers(late: bool, left_s: floa
     waits, none = (find_queue_waits(m.observed, shape, spec.pp, None, None, each) for each in (({},), excesses))
     assert waits.behind_slow == 0.0 and waits.deviations > 4.0
     assert none.inside_s is None and none.behind_slow == left_s
+
+
+@pytest.mark.parametrize(("others_s", "behind_s"), [(1.0, 9.0), (8.0, 0.0)])
+def test_transfers_that_stand_out_are_far_from_those_of_their_worker(others_s: float, behind_s: float) -> None:
+    """A recv of 9 s beside others of 1 s stands out; where a link always takes as long nothing stopped it."""
+    n = np.array([0, 1, 2, 3])
+    nodes = SimpleNamespace(op=np.where(n == 0, Op.BACKWARD, Op.FORWARD_RECV), stage=np.zeros(4, dtype=int))
+    end_s = np.array([12.0, 9.0, others_s, others_s])[:, None, None]
+    o: Any = SimpleNamespace(block=SimpleNamespace(nodes=nodes, start_s=np.zeros((4, 1, 1)), end_s=end_s))
+    waits = Waits({0: np.full((1, 1), 9.0)}, {0: {1: np.ones((1, 1), dtype=bool)}})
+    assert _count_behind([o], [waits], [{1: np.full((1, 1), 8.5)}]) == (behind_s, 9.0)
 
 
 @pytest.mark.parametrize("case", ["backwards behind recvs", "backwards behind gradients"])

@@ -146,6 +146,17 @@ def test_a_card_of_the_last_stage_is_told_by_its_collectives() -> None:
     assert found.gains.recoverable("transfer") == pytest.approx(job.truth.faults[0].recoverable, abs=0.02)
 
 
+@pytest.mark.parametrize("also", [(), ((2, 2),)])
+def test_a_card_whose_links_move_little_is_told_by_them(also: tuple[tuple[int, int], ...]) -> None:
+    """Where collectives lose nearly all, links say whose card it is; where those of another worker are slow, too, nobody does."""
+    spec = dataclasses.replace(JOB, transfer_s=2e-5)
+    faults = [NetworkFault(scope="card", dp_rank=1, stage=0, slowdown=20.0)]
+    faults += [NetworkFault(scope="link", dp_rank=dp, stage=stage, slowdown=20.0) for dp, stage in also]
+    slow = slow_in(measure(generate(spec, faults).trace))
+    assert slow.groups.tolist() == [True, False, False, False]
+    assert named(slow.cards) == ([] if also else [[1, 0]])
+
+
 def test_a_link_at_certain_hours_repeats() -> None:
     """A link that is 1.5 times as slow for half of the time is told by the noise of its equals, and takes part of the steps."""
     spec = dataclasses.replace(JOB, steps=24, transfer_s=0.02)

@@ -127,7 +127,7 @@ def find_microbatches(left: Seconds, told: Seconds | float = 1.0) -> Microbatche
     halves = _halve(logs)
     centered = [_center(of) for of in halves[:2]]
     stage_share, apart = _compare_stages(halves[:2], centered) if logs.shape[1] > 1 else (None, 0.0)
-    agree = stage_share is None or apart * np.sqrt(n) > CHANCE_DEVIATIONS
+    agree = stage_share is None or apart * np.sqrt(n * _share_of_looks(*centered)) > CHANCE_DEVIATIONS
     if correlation < MIN_CORRELATION or not agree:
         return Microbatches(none, whole, correlation, spread, stage_share)
     if np.ndim(told):  # else 1
@@ -220,6 +220,21 @@ def _compare_stages(halves: Seconds, centered: Sequence[Seconds]) -> tuple[float
     deviations = [np.sqrt(np.nanmean(of**2, axis=(1, 2, 3))) for of in (forward, backward[::-1])]
     scale = float(np.mean(deviations[0] * deviations[1]))
     return float(other / same) if same > 0 else 0.0, float(other) / scale if scale > 0 else 0.0
+
+
+def _share_of_looks(forward: Seconds, backward: Seconds) -> float:
+    """Say which part of the microbatches are looks of their own at what stages share, 0..1; centered halves.
+
+    Ranks that share experts are long together: all of them are one look.
+    """
+    products = (forward * backward[::-1]).mean(axis=0)  # (n_microbatches, n_steps, n_dp)
+    there = np.isfinite(products).any(axis=-1)
+    if there.sum() < MIN_MICROBATCHES:
+        return 1.0
+    of_all = np.nanmean(products[there], axis=-1)
+    error = float(np.var(of_all)) / len(of_all)
+    alone = float(np.nanvar(products)) / int(np.isfinite(products).sum())
+    return min(alone / error, 1.0) if error > 0 else 1.0
 
 
 def _share_of_stages(logs: Seconds, slope: float) -> Seconds | float:

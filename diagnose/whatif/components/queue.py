@@ -19,8 +19,10 @@ from diagnose.whatif.waits import WaitGraph, add_waits
 
 #: Most of the waits are for parameters, always.
 ON_PURPOSE_SHARE = 0.5
-#: A transfer stands out by so much of its time, and waits are no contention where most of their seconds are for such.
+#: A transfer stands out by so much of its time, where it takes so many times as long as is usual for its worker; waits are no
+#: contention where most of their seconds are for such.
 FAR_SHARE = BEHIND_SHARE = 0.5
+FAR_RATIO = 2.0
 TINY_S = 1e-12
 
 
@@ -94,13 +96,18 @@ def _count_behind(
     """Add up the seconds waited for transfers that are far longer than ordinary ones, and all, that are waited for."""
     behind_s = all_s = 0.0
     for o, of_block, excess in zip(observed, waits, excesses, strict=bool(excesses)):
+        nodes, took_s = o.block.nodes, o.block.end_s - o.block.start_s
+        usual: dict[tuple[int, int], Seconds] = {}  # by type and stage, shape (n_dp,)
         for node, waited_for in of_block.by.items():
             seconds = np.broadcast_to(of_block.seconds[node], o.block.start_s[node].shape)
             for source, at in waited_for.items():
                 all_s += float(seconds[at].sum())
                 if source in excess:
-                    is_far = excess[source] > FAR_SHARE * (o.block.end_s[source] - o.block.start_s[source])
-                    behind_s += float(seconds[at & is_far].sum())
+                    like = int(nodes.op[source]), int(nodes.stage[source])
+                    if like not in usual:
+                        usual[like] = np.median(took_s[(nodes.op == like[0]) & (nodes.stage == like[1])], axis=(0, 1))
+                    is_far = excess[source] > FAR_SHARE * took_s[source]
+                    behind_s += float(seconds[at & is_far & (took_s[source] > FAR_RATIO * usual[like])].sum())
     return behind_s, all_s
 
 

@@ -534,7 +534,13 @@ def find_onsets(own: Seconds, sigma: float, unit: Seconds | float = 1.0) -> Posi
         min_after=MIN_LEVEL_STEPS,
         deviations=CHANCE_DEVIATIONS + 1.0,
     )
-    return find_rise(own, sigma, rise)
+    since, n_steps = find_rise(own, sigma, rise), own.shape[-1]
+    if n_steps < 2 * MIN_LEVEL_STEPS or (since < n_steps).all():
+        return since
+    # Who is a little behind before, and far after, is so by no single steps: at the bound both would be alike.
+    low, high = rise.bound
+    far = np.maximum(np.partition(own, -MIN_LEVEL_STEPS, axis=-1)[..., -MIN_LEVEL_STEPS, None], high)
+    return np.where(since < n_steps, since, find_rise(own, sigma, rise._replace(bound=(low, far))))
 
 
 def _direction_ratio(direction: Seconds, level: Seconds) -> Seconds:

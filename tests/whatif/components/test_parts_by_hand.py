@@ -419,6 +419,18 @@ def test_uneven_microbatches_are_found_with_their_slopes() -> None:
     assert (noisy.ratio == 1.0).all()
 
 
+@pytest.mark.parametrize(("group", "agree"), [(1, True), (8, False)])
+def test_ranks_that_are_long_together_are_one_look(group: int, agree: bool) -> None:
+    """Stages agree by what is chance where eight ranks of one group say the same, and none where all of them say it."""
+    rng = np.random.default_rng(9)
+    documents, own = rng.standard_normal((1, 2, 6, 16 // group)), rng.standard_normal((2, 2, 6, 16 // group))
+    logs = np.repeat(0.2 * (0.6 * documents + 0.8 * own), group, axis=-1)
+    left = np.exp(np.stack([logs, logs]) + 0.01 * rng.standard_normal((2, 2, 2, 6, 16)))
+    found = find_microbatches(left)
+    assert (found.stage_share or 0.0) > 0.35
+    assert (found.ratio != 1.0).any() == agree
+
+
 def test_microbatches_take_the_mean_of_their_step() -> None:
     """The work is kept: what is longer than the mean gets shorter, and the other way; those that are not there do not count."""
     ratio = np.ones((2, 2, N_STEPS, 2))

@@ -87,6 +87,14 @@ def test_a_worker_falls_behind_from_a_step_on(level: float) -> None:
     assert find_onsets(own, 0.01).tolist() == [N_STEPS, 25]
 
 
+def test_who_is_a_little_behind_before_falls_far_behind() -> None:
+    """At the bound that keeps single steps from making a level both would be alike; two far steps still make none."""
+    own = np.full((2, 14), 0.1)
+    own[0, 9:] = 1.1
+    own[1, 9:11] = 1.1
+    assert find_onsets(own, 0.017).tolist() == [9, 14]
+
+
 def test_documents_of_many_ranks_make_no_worker_slow() -> None:
     """Where half of the ranks are slower than their documents explain, it is what they were given, and no machine."""
     rng = np.random.default_rng(4)
