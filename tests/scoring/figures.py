@@ -9,7 +9,17 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tests.scoring.judged import COUNTS, EVALUATION, NOTHING, TOO_SMALL, UNKNOWN, Found, JudgedJob, judge_as_published
+from tests.scoring.judged import (
+    COSTLY,
+    COUNTS,
+    EVALUATION,
+    NOTHING,
+    TOO_SMALL,
+    UNKNOWN,
+    Found,
+    JudgedJob,
+    judge_as_published,
+)
 
 #: A true cause that costs at most this part less than the largest may be taken for it.
 AS_LARGE = 0.1
@@ -236,8 +246,11 @@ def macro_f1(causes: Iterable[CauseFigures]) -> float | None:
 
 
 def is_primary_right(row: JudgedJob) -> bool:
-    """Say whether what was said first is the largest true cause of a job, or one about as large."""
-    there, said = row.countable(), row.ranked()
+    """Say whether what was said first is the largest true cause of a job, or one about as large.
+
+    Where a decoy costs time `unknown` may come before it: that is what the decoy is.
+    """
+    there, said = row.countable(), row.ranked() if COSTLY.isdisjoint(row.decoys) else row.named()
     top = there[0].recoverable
     largest = {true.cause for true in there if top - true.recoverable <= AS_LARGE * abs(top)}
     return bool(said) and said[0].cause in largest

@@ -136,6 +136,13 @@ def test_the_largest_cause_comes_first(causes: list[TrueCause | SaidCause], is_r
     assert measure([row(*causes)]).primary == Rate(1, int(is_right), float(is_right))
 
 
+def test_what_costs_time_and_is_no_cause_may_come_first() -> None:
+    """`unknown` is what a costly decoy is; beside other decoys it hides the cause."""
+    causes = [true("a", 0.1), said(UNKNOWN, 0.4), said("a", 0.1)]
+    found = [measure([row(*causes, decoys=(name,))]).primary.hits for name in ("longer-computes", "warm-up")]
+    assert found == [1, 0]
+
+
 def test_jobs_without_a_cause_that_counts_have_no_primary_one() -> None:
     """A healthy job, and one whose cause is too small to be required, are left out."""
     assert measure([row(), row(true("a", 0.01), said("a"))]).primary.n == 0
