@@ -111,6 +111,8 @@ BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.25, 0.75
 #: part of the steps, or inside forwards, which then began with their batch, fading up to the next. All five real jobs in which
 #: Python collects had that between steps; a sixth that collected every second step had pauses inside forwards in 0.525 of them.
 FIRST_SHARE, SELDOM_SHARE, OFTEN_SHARE, COLLECTED_CHANCE = 0.7, 0.5, 0.8, TOSS_UP
+#: Of fewer steps nobody can say that most of them have waits.
+ENOUGH_STEPS = 6
 #: From so many times the variance of chance on, the workers that wait in a step do so together: for a storage that they share.
 TOGETHER_RATIO = 1.8
 #: ... and by so many standard deviations of that variance, as of counts that are about normal.
@@ -334,6 +336,8 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, r
     hits = waited_s > _least_length(waited_s)
     in_step: Bools = np.any(hits, axis=(0, 2))
     often = float(hits.mean(axis=1).max())
+    if hits.shape[1] < ENOUGH_STEPS:
+        often -= 0.5 / math.sqrt(hits.shape[1])  # a standard error: two of three steps may be one of two
     inside_s = breakdown.stalls.inside_s[breakdown.stalls.of_kind(StallKind.INPUT)[0]].sum()
     most = OFTEN_SHARE if inside_s > HALF_SHARE * waited_s.sum() else SELDOM_SHARE
     seldom = float(often <= SELDOM_SHARE or np.clip((most - often) / (OFTEN_SHARE - SELDOM_SHARE), 0.0, 1.0))
@@ -461,16 +465,18 @@ def _waits_as_computes_pause(breakdown: Breakdown, waits: _Waits) -> bool:
     """Say whether waits for input are no longer than computes pause for a reason that nobody names, and on no rank above all.
 
     What stops a process, as another one on a busy host, does so wherever it is, also as it loads: then rows of its loader are long,
-    too. Without rows waits that are as long as pauses, collections among them, that have more of the seconds may be such anywhere.
+    too. Without rows waits that are as long as pauses, collections and the allocator's among them, that have more of the seconds
+    may be such anywhere; where a barrier lets all wait alike each is one wait.
     """
     stalls = breakdown.stalls
     by_rank = waits.seconds.sum(axis=(0, 1, 2, 3))
     waits_s = waits.seconds[waits.seconds > 0]
     if not len(waits_s):
         return False
-    pauses_s = _pauses(stalls, StallKind.NOBODY, StallKind.COLLECTION)
+    pauses_s = _pauses(stalls, StallKind.NOBODY, StallKind.COLLECTION, StallKind.ALLOCATION)
     wait_s, pause_s = _usual_s(waits_s), _usual_s(pauses_s)
-    if pauses_s.sum() > waits_s.sum() and not waits.told.any():
+    alike_s = float(np.where((waits.seconds > 0).all(axis=-1), waits.seconds.min(axis=-1), 0.0).sum())
+    if pauses_s.sum() > waits_s.sum() - alike_s * (waits.seconds.shape[-1] - 1) and not waits.told.any():
         return max(wait_s, pause_s) < ALIKE_RATIO * min(wait_s, pause_s)
     pauses_s = _pauses(stalls, StallKind.NOBODY)
     between_s = float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))

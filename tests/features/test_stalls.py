@@ -172,21 +172,23 @@ def test_waits_as_short_as_computes_vary_are_not_surely_input(length: float, doc
 
 
 @pytest.mark.parametrize(
-    ("n_pauses", "length", "kind", "doubt"),
+    ("n_pauses", "length", "kind", "waiting", "doubt"),
     [
-        (6, 0.6, StallKind.NOBODY, ONCE_CHANCE),
-        (6, 0.6, StallKind.COLLECTION, ONCE_CHANCE),
-        (3, 0.6, StallKind.NOBODY, 0.0),
-        (30, 0.1, StallKind.NOBODY, 0.0),
-        (6, 0.6, StallKind.WORKER, 0.0),
+        (6, 0.6, StallKind.NOBODY, (1,), ONCE_CHANCE),
+        (6, 0.6, StallKind.COLLECTION, (1,), ONCE_CHANCE),
+        (6, 0.6, StallKind.ALLOCATION, (1,), ONCE_CHANCE),
+        (6, 0.6, StallKind.ALLOCATION, (0, 1), ONCE_CHANCE),
+        (3, 0.6, StallKind.NOBODY, (1,), 0.0),
+        (30, 0.1, StallKind.NOBODY, (1,), 0.0),
+        (6, 0.6, StallKind.WORKER, (1,), 0.0),
     ],
-    ids=["more", "collections", "fewer", "shorter", "a slow worker"],
+    ids=["more", "collections", "allocator", "behind a barrier", "fewer", "shorter", "a slow worker"],
 )
 def test_what_stops_computes_as_well_is_not_surely_input(
-    n_pauses: int, length: float, kind: StallKind, doubt: float
+    n_pauses: int, length: float, kind: StallKind, waiting: tuple[int, ...], doubt: float
 ) -> None:
     """Four waits of half a second beside pauses inside computes, of about as long and more of them, have one reason."""
-    waits = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 1): 0.5 for step in (1, 2, 6, 7)})
+    waits = of(StallKind.INPUT, {(FORWARD, 0, 0, step, dp): 0.5 for step in (1, 2, 6, 7) for dp in waiting})
     everywhere = [(d, s, 1, step, dp) for d in range(2) for s in range(2) for step in range(N_STEPS) for dp in range(2)]
     pauses = of(kind, dict.fromkeys(everywhere[:n_pauses], length))
     assert values(stalled(pauses, waits), "input")["unseen_doubt"] == doubt
@@ -500,6 +502,14 @@ def test_who_begins_late_now_and_then_loads_or_collects(places: Collection[tuple
     calls = dataclasses.replace(calls, end_s=calls.start_s)
     assert measure_stalls(parts, calls)["input.collected_doubt"].value == doubt
     assert measure_stalls(parts, calls, RECORDED)["input.collected_doubt"].value == 0.0
+
+
+@pytest.mark.parametrize(("enough", "doubt"), [(N_STEPS, 0.0), (N_STEPS + 1, COLLECTED_CHANCE)])
+def test_six_of_so_few_steps_are_not_most(enough: int, doubt: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loader is late in most steps; where they are too few to tell half from most it may as well be a collector."""
+    monkeypatch.setattr("diagnose.features.stalls.ENOUGH_STEPS", enough)
+    waits = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 0): 2.0 for step in range(6)})
+    assert values(stalled(before=waits, n_stages=1, n_dp=3), "input")["collected_doubt"] == doubt
 
 
 @pytest.mark.parametrize(
