@@ -50,6 +50,8 @@ MIN_OVERLAPS = 12
 HELD_DEVIATIONS = 4.0
 HELD_RATIO = 0.10
 MAX_SIGMA_RATIO = 0.08
+#: Of the others beside communication those are held whose wait explains nearly all where at least this part of all is held.
+MOST_HELD_SHARE = 0.8
 #: More computes must end, or start, with communication in flight than by chance, by so many standard deviations: of counting, and
 #: of chance itself, which is known to this part only, as computes beside communication vary otherwise than those that stand apart.
 CHANCE_DEVIATIONS = 4.0
@@ -395,6 +397,9 @@ def _find_waits(
     deviations = float(_deviations(n_held, by_chance))
     if deviations < CHANCE_DEVIATIONS:
         return nothing
+    if n_held >= MOST_HELD_SHARE * int((overlapping & telling).sum()):
+        # Where most are held those are, too, that took more or less work themselves.
+        held |= overlapping & _is_held(y - usual, x, EXPLAINED_LATE * x)
     first, holds = 0, []
     for (i, node, _), ratio in zip(places, ratios, strict=True):
         at = slice(first, first + ratio.size)

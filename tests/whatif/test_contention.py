@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from diagnose.faults.decoys import LongerComputes
+from diagnose.faults.generate import generate
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.kernel_queue_contention import KernelQueueContention, Rivals
 from diagnose.faults.record import record
@@ -138,6 +139,15 @@ def test_contention_begins_with_its_onset(case: str) -> None:
     by_step = (held_s(m) > 0).mean(axis=(0, 1, 2, 4))
     assert (by_step[:6] < 0.05 * by_step[6:].mean()).all()
     assert m.analysis.courses["queue"].when.onset_step == int(spec.step_numbers()[6])
+
+
+def test_where_most_are_held_those_with_more_work_are_too() -> None:
+    """Half of the computes are longer by chance: one of 108 whose wait explains nearly all of it is held like all others."""
+    spec, fault = CASES["backwards behind gradients"]
+    job = generate(spec, [fault], [LongerComputes(share=0.5, excess=0.06)])
+    m = measure(job.trace)
+    assert np.count_nonzero(held_s(m)) == 108
+    assert m.gains.recoverable("queue") == pytest.approx(job.truth.faults[0].recoverable, abs=0.005)
 
 
 # ------------------------------------------------------------------------------------------ removing it is mending it

@@ -537,10 +537,15 @@ def find_onsets(own: Seconds, sigma: float, unit: Seconds | float = 1.0) -> Posi
     since, n_steps = find_rise(own, sigma, rise), own.shape[-1]
     if n_steps < 2 * MIN_LEVEL_STEPS or (since < n_steps).all():
         return since
-    # Who is a little behind before, and far after, is so by no single steps: at the bound both would be alike.
+    # The bound keeps single steps from making a level, and hides one of few steps: where all after are far, and none before is half
+    # as far, it is no single steps.
     low, high = rise.bound
     far = np.maximum(np.partition(own, -MIN_LEVEL_STEPS, axis=-1)[..., -MIN_LEVEL_STEPS, None], high)
-    return np.where(since < n_steps, since, find_rise(own, sigma, rise._replace(bound=(low, far))))
+    again = find_rise(own, sigma, rise._replace(bound=(low, far)))
+    after = np.arange(n_steps) >= again[..., None]
+    half = nan_median(np.where(after, own, np.nan), axis=-1)[..., None] / 2.0
+    is_apart = ((own > np.maximum(half, high)) == after).all(axis=-1)
+    return np.where((since == n_steps) & is_apart, again, since)
 
 
 def _direction_ratio(direction: Seconds, level: Seconds) -> Seconds:

@@ -88,11 +88,11 @@ def test_a_worker_falls_behind_from_a_step_on(level: float) -> None:
 
 
 def test_who_is_a_little_behind_before_falls_far_behind() -> None:
-    """At the bound that keeps single steps from making a level both would be alike; two far steps still make none."""
-    own = np.full((2, 14), 0.1)
-    own[0, 9:] = 1.1
-    own[1, 9:11] = 1.1
-    assert find_onsets(own, 0.017).tolist() == [9, 14]
+    """The bound that keeps single steps from making a level hides none that all steps after it are on, and none before."""
+    own = np.full((3, 14), 0.1)
+    own[0, 9:] = own[1, 9:11] = own[2, 9:] = 1.1
+    own[2, 3] = 0.8
+    assert find_onsets(own, 0.04).tolist() == [9, 14, 14]
 
 
 def test_documents_of_many_ranks_make_no_worker_slow() -> None:
