@@ -80,10 +80,16 @@ class CheckpointStall(Fault):
         return np.asarray(self.active(spec) & (spec.step_numbers() % self.period_steps == self.phase)[:, None])
 
     def tellable(self, spec: JobSpec) -> bool:
-        """Between steps only rows show it, or times of the whole job; on these what all begin a step with, only rows."""
-        if self.held_together and self.where == "before" and spec.absolute_times:
-            return self.recorded and spec.evidence
-        return self.where != "between" or spec.absolute_times or (self.recorded and spec.evidence)
+        """Between steps only rows show it, or the job's own clock where the next step is sampled, too.
+
+        On that clock only rows show what all begin a step with.
+        """
+        if self.recorded and spec.evidence:
+            return True
+        if self.where == "between":
+            is_followed = np.diff(spec.step_numbers()) == 1
+            return spec.absolute_times and bool((self.saves(spec)[:-1, 0] & is_followed).any())
+        return not (self.held_together and self.where == "before" and spec.absolute_times)
 
     def place_tellable(self, spec: JobSpec) -> bool:
         """Between steps, or where all wait, only rows say who saves: all begin the next step late, together."""

@@ -400,6 +400,15 @@ def test_what_slows_every_transfer_is_the_normal() -> None:
     assert dataclasses.replace(card, onset=2).tellable(spec)
 
 
+def test_nothing_shows_a_save_after_the_last_step() -> None:
+    """Without rows a save between steps shows where the next step is sampled."""
+    spec = dataclasses.replace(JOB, steps=4, contiguous=True, absolute_times=True)
+    saves = [CheckpointStall(period_steps=20, phase=int(step) % 20, recorded=False) for step in spec.step_numbers()]
+    assert [save.tellable(spec) for save in saves] == [True, True, True, False]
+    assert dataclasses.replace(saves[-1], recorded=True).tellable(spec)
+    assert not saves[0].tellable(dataclasses.replace(spec, absolute_times=False))
+
+
 def test_without_rows_nobody_knows_who_saved_between_steps() -> None:
     """Whether one rank saves or all do, the next step begins as much later for all: only rows tell them apart."""
     spec = dataclasses.replace(JOB, absolute_times=True, noise=0.0)
