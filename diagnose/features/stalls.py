@@ -69,7 +69,8 @@ READS_AS = {
     "collection.close_pairs": "how often a worker stalls again long before its mean interval is over, against stalls by chance; 0 "
     "each at intervals of its own, 1 at random; of those without rows; misleads when a worker's rate changes",
     "allocator.pace_doubt": "how probable it is that what no row calls stalls of the allocator is a slow worker's unsteady pace: "
-    "where they are in nearly half of the computes of the steps that have any; misleads when memory is full nearly all the time",
+    "where they are in nearly half of the computes of the steps that have any, or on single workers and grow no more frequent; "
+    "misleads when memory is full nearly all the time",
     "collection.between_share": "part of the seconds paused as if by collections that lie between steps, where all wait, with a "
     "gc row; 1 all of them; misleads where steps have no clock in common",
     "collection.asked_doubt": "how probable it is that what no row calls collections is a late loader: where it stands before the "
@@ -79,7 +80,7 @@ READS_AS = {
     "or all are in one step, or nearly all workers have them at once, or computes vary by as much; "
     "misleads where one worker alone makes much garbage",
     "allocator.unseen_doubt": "how probable it is that what no row calls stalls of the allocator is something else on the hosts: "
-    "where they are on single workers and grow no more frequent, or grow and are on all; misleads where the job is short",
+    "where they are on no workers above all; misleads where the job is short",
     "allocator.growth_chance": "chance that stalls of the allocator come so much more often to the end, were they as frequent all "
     "the time; 0 memory fills up; misleads when noise grows as well",
 }
@@ -809,18 +810,23 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     here, elsewhere = ([np.where(mask, a, 0).sum(axis=(0, 2)) for a in (stalled, there)] for mask in (hit, ~hit))
     by_step = [a.sum(axis=(0, 1, 2, 4))[in_time] for a in (at, np.isfinite(breakdown.compute_s))]
     of_place, of_growth = chance_of_excess(*here, *elsewhere), chance_of_growth(*by_step)
+    often = by_worker.sum(axis=1)  # (n_stages, n_dp)
+    mostly = often >= MUCH_SHARE * often.max()  # a stray stall makes no whole stage
     is_placed, on_stages = (
         of_place <= PLACED_CHANCE,
-        hit.shape[-1] > 1 and bool((hit.all(axis=-1) | ~hit.any(axis=-1)).all()),
+        hit.shape[-1] > 1 and bool((mostly.all(axis=-1) | ~mostly.any(axis=-1)).all()),
     )
     held_s = float(stalls.seconds_of(StallKind.QUEUE).sum())
     held_s += 0.0 if breakdown.queue_wait_s is None else float(breakdown.queue_wait_s.sum())
     is_held = held_s > HELD_SHARE * float(seconds.sum())  # then more of it may be computes that communication holds
-    is_seen = is_placed and not is_held and (on_stages or of_growth <= GROWING_CHANCE)
+    is_there = is_placed and not is_held
+    is_seen = is_there and (on_stages or of_growth <= GROWING_CHANCE)
     is_told = _is_told(breakdown, StallKind.ALLOCATION, seconds)
     if is_seen and not is_told and not is_pace:
-        is_pace = _may_be_a_pace(breakdown, by_worker.sum(axis=1)) or _are_a_tail(breakdown, at)
-    is_seen |= is_told
+        is_pace = _may_be_a_pace(breakdown, often) or _are_a_tail(breakdown, at)
+    # Single workers whose memory does not fill up are as probably stopped by their machines, as by a quota.
+    is_pace |= is_there and not is_seen and not is_told
+    is_seen |= is_there or is_told
     return {
         "allocator.place_chance": Feature(of_place),
         "allocator.growth_chance": Feature(of_growth),

@@ -18,6 +18,8 @@ TOSS_UP = 0.495
 MIN_SPANS = 6
 #: Fewer lengths have no spread that says anything; keeps a division by none finite.
 MIN_EACH, TINY = 5, 1e-12
+#: Events before those that come more and more: this part of all.
+STRAY_SHARE = 0.05
 #: Less than this part of a compute is its ordinary variation; nearly all that stand out are longer than this quantile of them.
 LEAST_PART, SHORTEST = 0.1, 0.05
 #: Far shorter ones than those that half of all seconds are in, by this part of them, are no stops of the same kind.
@@ -93,11 +95,13 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 def chance_of_growth(found: Counts, tried: Counts) -> float:
     """Say how probable it is that events get so much more frequent to the end, were they as frequent since the first of them.
 
-    Each third of the time since then must have more than the one before; shape of both (n_steps,), in time.
+    Each third of the time since then must have more than the one before; shape of both (n_steps,), in time. A few stray ones, up
+    to `STRAY_SHARE` of all, come before the first.
     """
     if not found.any():
         return 1.0
-    found, tried = (counts[int(np.flatnonzero(found)[0]) :] for counts in (found, tried))
+    first = int(np.searchsorted(np.cumsum(found), max(STRAY_SHARE * found.sum(), 1.0)))
+    found, tried = found[first:], tried[first:]
     early, middle, late = np.array_split(np.arange(len(found)), 3)
     rates = [found[part].sum() / max(tried[part].sum(), 1) for part in (early, middle, late)]
     if not rates[0] < rates[1] < rates[2]:

@@ -415,10 +415,11 @@ def test_stalls_in_most_computes_may_be_a_pace(n_steps: int, n_microbatches: int
     """All computes of the steps that have any, or every other forward: the first may be a clock, unless rows say otherwise."""
     directions = (FORWARD, BACKWARD) if n_microbatches == 2 else (FORWARD,)
     places = {
-        (direction, 0, mb, step, 0): 0.3
+        (direction, 0, mb, step, dp): 0.3
         for direction in directions
         for mb in range(n_microbatches)
         for step in range(n_steps)
+        for dp in range(2)
     }
     found = values(stalled(of(StallKind.ALLOCATION, places)), "allocator")["pace_doubt"]
     assert found == (PACE_CHANCE if doubt else 0.0)
@@ -462,24 +463,34 @@ def test_two_pauses_are_no_collector() -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "growth", "doubt"),
+    ("workers", "stray", "growth", "pace", "unseen"),
     [
-        (((0, 0), (0, 1)), 1.0, 0.0),
-        (((0, 1),), 1.0, LONE_CHANCE),
-        (((0, 1),), 0.01, 0.0),
-        (((0, 0), (0, 1), (1, 0), (1, 1)), 0.01, LONE_CHANCE),
+        (((0, 0), (0, 1)), (), 1.0, 0.0, 0.0),
+        (((0, 1),), (), 1.0, PACE_CHANCE, 0.0),
+        (((0, 1),), ((0, 0),), 1.0, PACE_CHANCE, 0.0),
+        (((0, 1),), (), 0.01, 0.0, 0.0),
+        (((0, 0), (0, 1), (1, 0), (1, 1)), (), 0.01, 0.0, LONE_CHANCE),
     ],
-    ids=["one stage", "one worker", "one worker, more and more", "all, more and more"],
+    ids=["one stage", "one worker", "one worker, and once another", "one worker, more and more", "all, more and more"],
 )
 def test_an_allocator_has_its_place(
-    workers: Sequence[tuple[int, int]], growth: float, doubt: float, monkeypatch: pytest.MonkeyPatch
+    workers: Sequence[tuple[int, int]],
+    stray: Sequence[tuple[int, int]],
+    growth: float,
+    pace: float,
+    unseen: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Memory is full on stages, or on a worker and ever more: what else stops one, or all, is somebody's, unless rows say so."""
     monkeypatch.setattr("diagnose.features.stalls.chance_of_growth", lambda *_counts: growth)
     places = {(way, stage, 0, step, dp): 1.0 for way in (0, 1) for stage, dp in workers for step in range(5, N_STEPS)}
+    places |= {(FORWARD, stage, 0, 7, dp): 1.0 for stage, dp in stray}
     parts = of(StallKind.ALLOCATION, places)
-    assert values(stalled(parts), "allocator")["unseen_doubt"] == doubt
-    assert values(stalled(parts, recorded=places), "allocator")["unseen_doubt"] == 0.0
+    if stray:
+        monkeypatch.setattr("diagnose.features.stalls.chance_of_excess", lambda *_counts: 0.0)
+    found, told = (values(stalled(parts, recorded=rows), "allocator") for rows in ((), places))
+    assert (found["pace_doubt"], found["unseen_doubt"]) == (pace, unseen)
+    assert (told["pace_doubt"], told["unseen_doubt"]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,16 @@ def test_growth_is_more_and_more() -> None:
     assert chance_of_growth(np.zeros(N_STEPS), TRIED) == 1.0
 
 
+@pytest.mark.parametrize(("stray", "grows"), [(2, False), (20, True)])
+def test_stray_events_are_no_beginning(stray: int, grows: bool) -> None:
+    """Two of a hundred long before all others make these no growth; a fifth of them do."""
+    found = np.where(np.arange(N_STEPS) >= 20, 5, 0)
+    found[1] = stray
+    found[25:30] += 1
+    found[30:] += 2
+    assert (chance_of_growth(found, TRIED) < 0.02) == grows
+
+
 def test_single_events_are_no_bursts() -> None:
     """Counts that scatter by counting alone come one by one."""
     assert measure_bursts(at_random(0.1, 1)) < 2.0
