@@ -190,3 +190,13 @@ def test_parameters_gathered_for_each_forward_and_backward() -> None:
     (worker,) = found.causes
     assert (worker.cause, [(place.dp, place.pp) for place in worker.where.workers]) == ("worker-fault", [(4, 0)])
     assert worker.recoverable == pytest.approx(0.28, abs=0.03)
+
+
+def test_a_lone_rank_that_gathers_parameters() -> None:
+    """With one rank nobody replays its collectives, and nothing comes after them: the job is diagnosed all the same."""
+    trace = generate(JobSpec(pp=4, dp=1, steps=12), []).trace
+    rows = trace.to_pandas().astype({"optype": str})
+    rows = rows[~rows["optype"].isin(["optimizer", "optimizer-clip-main-grad", "embedding-grads-all-reduce", "gc"])]
+    rows["optype"] = rows["optype"].replace("layernorm-grads-all-reduce", "params-all-gather")
+    table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(trace.schema.metadata)
+    assert diagnose_table(table).verdict == "healthy"

@@ -68,7 +68,7 @@ def prepare(trace: Trace) -> tuple[Prepared, ...]:
         filled = fill_block(block, graph)
         blocks.append((filled, graph, own_times(filled, graph)))
     usual = _ideal_by_type(blocks)
-    by_op = np.array([usual.get(op, 0.0) for op in range(1 + max(usual, default=0))])
+    by_op = np.array([usual.get(op, 0.0) for op in range(1 + max(Op))])
     found = []
     for block, graph, own in blocks:
         ideal = by_op[block.nodes.op][:, None, None]
