@@ -54,7 +54,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     n_stages: int,
     steps: Ints | None = None,
     reads_input: bool | None = None,
-    at_own_places: Bools | None = None,
+    slow_places: Bools | None = None,
 ) -> Stalls:
     """Attribute every stall to something, or to nobody.
 
@@ -73,8 +73,8 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         What is known of the seconds before computes: their kind, and where a row says it.
     starts_late : ndarray of bool, shape (n_steps, n_dp), optional
         True where the workers begin the step late, whatever they begin it with.
-    at_own_places : ndarray of bool, broadcastable to `inside_s`, optional
-        Places in which a worker alone is slow in all steps.
+    slow_places : ndarray of bool, broadcastable to `inside_s`, optional
+        Places in which a worker alone is slow in all steps, and those of ranks that are slow for moments.
     """
     inside, recorded_inside = attribute_by_rows(observed, evidence, inside_s, n_stages)
     attribute_to_others(observed, inside_s, inside, n_stages)
@@ -94,8 +94,8 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         opens[starts_late & (before_s[0, 0, 0] > 0) & (opens == StallKind.NOBODY)] = StallKind.SAVING
     share = (inside_s + before_s) / np.maximum(fill_nan(work_s, 1.0), TINY_S)
     attribute_to_workers(stalls, share, worker_ratio)
-    if at_own_places is not None:
-        assign(stalls, np.broadcast_to(at_own_places, inside_s.shape), StallKind.WORKER)
+    if slow_places is not None:
+        assign(stalls, np.broadcast_to(slow_places, inside_s.shape), StallKind.WORKER)
     if steps is None:
         steps = np.arange(inside_s.shape[3])
     follow = tuple(_list_followers(observed, n_stages))

@@ -156,7 +156,7 @@ def _take_apart(
         steps=steps,
         reads_input=reads_input,
         n_stages=n_stages,
-        at_own_places=at_own_places,
+        slow_places=_join(at_own_places, microbatches.busy),
     )
     frozen_s = tuple(
         find_frozen(o, at, evidence, stalls, excess, n_stages)
@@ -195,6 +195,13 @@ def _take_apart(
         variant_ratio=1.0 if variants is None else variants,
         has_token_costs=apart.has_token_costs,
     )
+
+
+def _join(at_own_places: Bools | None, busy: Bools | None) -> Bools | None:
+    """Mark places in which a worker alone is slow in all steps, and all places of busy ranks; broadcastable to durations."""
+    if busy is None or not busy.any():
+        return at_own_places
+    return busy if at_own_places is None else at_own_places | busy
 
 
 def _without(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.robust import (
     MAD_TO_SIGMA,
     fill_nan,
@@ -39,6 +39,11 @@ ORDINARY_DEVIATIONS = 2.0
 #: Forward and backward of microbatches without documents vary together by at most so much (standard deviation of the log): 0.02 in
 #: production traces, up to 0.054 in jobs recorded on busy processors; 0.12 with one stage, where no other tells noise of the host.
 MOST_ORDINARY, MOST_ORDINARY_OF_ONE = 0.05, 0.15
+#: A rank is busy where neighbours are alike by this part of what the directions of one microbatch are (0.8 to 1.0 beside real busy
+#: processes, up to 0.2 with documents), and these vary together so many times as much as on a third of the ranks.
+BUSY_ALIKE, BUSY_RATIO = 0.6, 4.0
+#: Microbatches, and the next ones.
+AHEAD = (slice(None, -1), slice(1, None))
 
 
 class MicrobatchPart(Part):
@@ -82,6 +87,8 @@ class Microbatches:
     stage_share: float | None = None
     #: Shape (n_microbatches, n_steps, n_dp), or one number: as `microbatch_told` of `Breakdown`.
     told: Seconds | float = 1.0
+    #: Shape (n_dp,): ranks whose machines are slow for moments, whichever microbatch they are at; None: nobody asked.
+    busy: Bools | None = None
 
     def uneven(self) -> Seconds:
         """Give the ratio without its ordinary part."""
@@ -140,9 +147,26 @@ def find_microbatches(left: Seconds, told: Seconds | float = 1.0) -> Microbatche
     shared = nearest_zero_center(np.concatenate([of / by for of, by in zip(logs, slopes, strict=True)]), axis=0)
     share = _share_of_stages(logs, slope)
     shared = shared * share
+    busy = _find_busy(logs)
+    shared = np.where(busy, 0.0, shared)
     ratio = told * np.exp(fill_nan(np.stack([shared * by for by in slopes])))
     ordinary = _measure_ordinary(halves, slope, one_stage=stage_share is None)
-    return Microbatches(ratio, ordinary, correlation, spread, stage_share, told)
+    return Microbatches(ratio, ordinary, correlation, spread, stage_share, told, busy)
+
+
+def _find_busy(logs: Seconds) -> Bools:
+    """Mark ranks that alone have uneven microbatches, and of which one is as like the next as forward and backward of one are.
+
+    Documents are drawn one by one; what else runs on a machine slows what comes one after the other, on all of its stages.
+    """
+    of_rank = nan_median(logs, axis=(2, 3), keepdims=True)
+    both = np.nan_to_num(np.nanmean(logs[:2] - of_rank[:2], axis=1))  # (2, n_microbatches, n_steps, n_dp)
+    if both.shape[1] < 2 or both.shape[3] < 2:
+        return np.zeros(both.shape[3], dtype=bool)
+    own = (both[0] * both[1]).mean(axis=(0, 1))
+    beside = sum((both[0, a] * both[1, b]).mean(axis=(0, 1)) for a, b in (AHEAD, AHEAD[::-1])) / 2.0
+    others = np.sort(own)[(len(own) - 1) // 3]
+    return np.asarray((beside > BUSY_ALIKE * own) & (own > BUSY_RATIO * max(others, TINY_RATIO)))
 
 
 def _halve(logs: Seconds) -> Seconds:

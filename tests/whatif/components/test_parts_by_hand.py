@@ -431,6 +431,22 @@ def test_ranks_that_are_long_together_are_one_look(group: int, agree: bool) -> N
     assert (found.ratio != 1.0).any() == agree
 
 
+@pytest.mark.parametrize(
+    ("length", "n_ranks", "busy"),
+    [(4, 1, [True, False, False]), (1, 1, [False] * 3), (4, 3, [False] * 3)],
+    ids=["moments of one rank", "documents of one rank", "moments of all"],
+)
+def test_a_machine_is_slow_for_moments(length: int, n_ranks: int, busy: list[bool]) -> None:
+    """Where one microbatch after the other of one rank is long on all stages that is its machine, and no document."""
+    rng = np.random.default_rng(2)
+    slow = np.repeat(rng.random((24 // length, 10, 3)) < 0.3, length, axis=0)  # (n_microbatches, n_steps, n_dp)
+    slow[..., n_ranks:] = False
+    left = np.exp(0.5 * slow[None, None] + 0.01 * rng.standard_normal((2, 2, 24, 10, 3)))
+    found = find_microbatches(left)
+    assert found.busy is not None and found.busy.tolist() == busy
+    assert (found.ratio[..., 0] == 1.0).all() == busy[0]
+
+
 def test_microbatches_take_the_mean_of_their_step() -> None:
     """The work is kept: what is longer than the mean gets shorter, and the other way; those that are not there do not count."""
     ratio = np.ones((2, 2, N_STEPS, 2))
