@@ -7,7 +7,7 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.whatif import WhatIf
-from diagnose.numerics.chance import TOSS_UP
+from diagnose.numerics.chance import TOSS_UP, weigh_part_against_length
 from diagnose.numerics.robust import fill_nan, nan_median
 
 #: Each feature: what its values read as, and when it misleads.
@@ -28,7 +28,8 @@ READS_AS = {
     "worker.host_doubt": "how probable it is that something else stops the processes of slow workers now and then, as collections "
     "do: forwards are far slower than backwards, and these are slow, too; misleads where a fault slows both by different amounts",
     "worker.pause_doubt": "how probable it is that what makes a worker slow in single steps are stalls of its allocator: with one "
-    "microbatch a step nothing shows whether others of that step are slow, too; misleads where the job has no such allocator",
+    "microbatch a step nothing shows whether others of that step are slow, too; or it stands still in single computes, for no part "
+    "of them; misleads where the job has no such allocator",
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
     "where all ranks of stages fall behind their work may have grown, as that of experts or unfrozen layers; misleads never",
     "worker.growth_doubt": "how probable it is that slow workers are stages whose work grew: all ranks of them fall behind, by "
@@ -63,8 +64,9 @@ LAYERS_CHANCE, STAGE_CHANCE = TOSS_UP, 0.4
 #: Longer sequences, larger batches and warm-ups are more work for all stages, and not by the same part: one may fall behind by up
 #: to so many times what others change by.
 GROWTH_CHANCE, OF_OTHERS = 0.5, 3.0
-#: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes.
-PAUSE_CHANCE = 0.4
+#: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes. A machine that others
+#: share makes computes longer by a part, as certain log odds say.
+PAUSE_CHANCE, PART_ODDS, TINY_S = 0.4, 4.0, 1e-12
 #: A replica that is slow since the first step by no more than so many standard deviations of its documents may have longer ones:
 #: the times of both are the same, so that nothing tells.
 DOCUMENTS_DEVIATIONS, DOCUMENTS_CHANCE = 3.0, TOSS_UP
@@ -158,7 +160,17 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
         "backward_ratio": float(ratio[1:].mean()),
         "slow_steps_share": float(in_step.mean()),
         "slow_share": float(is_slow.mean()),
+        "pause_doubt": 0.0 if _take_a_part(breakdown, is_slow) else PAUSE_CHANCE,
     }
+
+
+def _take_a_part(breakdown: Breakdown, is_slow: Bools) -> bool:
+    """Say whether what makes slow workers long now and then is a part of each compute, and no length; shape (n_stages, n_dp)."""
+    stalls, n_virtual = breakdown.stalls, breakdown.compute_s.shape[1]
+    long_s = np.where(stalls.of_kind(StallKind.WORKER)[0], stalls.inside_s, 0.0)
+    theirs = np.tile(is_slow, (n_virtual // len(is_slow), 1))[:, None, None, :] & (long_s > 0)
+    part = long_s / np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
+    return weigh_part_against_length(theirs, part, long_s) > PART_ODDS
 
 
 def _count_began(breakdown: Breakdown) -> float:

@@ -186,12 +186,27 @@ def test_a_worker_collects_in_half_of_its_steps_at_most(n_chunks: int, kind: Sta
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
-    ("stage", "dp"), [(0, slice(None)), (slice(0, 2), slice(None)), (1, 2)], ids=["a stage", "two stages", "a worker"]
+    ("stage", "dp", "kind"),
+    [
+        (0, slice(None), StallKind.ALLOCATION),
+        (slice(0, 2), slice(None), StallKind.ALLOCATION),
+        (0, 2, StallKind.ALLOCATION),
+        (1, 2, StallKind.WORKER),
+    ],
+    ids=["a stage", "two stages", "a worker of the first stage", "one of another"],
 )
-def test_stalls_of_both_directions_in_one_place_are_the_allocators(seed: int, stage: Any, dp: Any) -> None:
-    """Where one stage, two, or one worker stall in forwards and backwards alike, all of that is the allocator."""
+def test_stalls_of_both_directions_in_one_place(seed: int, stage: Any, dp: Any, kind: StallKind) -> None:
+    """Stages stall for their allocator in forwards and backwards alike, and workers where memory is fullest; others are stopped."""
     where = marked(FORWARD, stage, dp=dp) | marked(BACKWARD, stage, dp=dp)
-    assert share_of(judged(at_random(where, 0.1, seed)), StallKind.ALLOCATION) > 0.95
+    assert share_of(judged(at_random(where, 0.1, seed)), kind) > 0.95
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_worker_that_stalls_ever_more_often_runs_out_of_memory(seed: int) -> None:
+    """On whichever stage it is."""
+    rng = np.random.default_rng(seed)
+    often = (rng.random(nothing().shape) < np.linspace(0.0, 0.7, STEPS)[:, None]) & marked(slice(None), 1, dp=2)
+    assert share_of(judged(np.where(often, STALL_S, 0.0)), StallKind.ALLOCATION) > 0.9
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -213,7 +228,7 @@ def test_an_allocator_is_one_where_a_quick_loader_has_rows(seed: int) -> None:
 )
 def test_who_takes_a_part_longer_now_and_then_is_slow(seed: int, of_backward: float, dp: Any, kind: StallKind) -> None:
     """A machine that others share lengthens a backward of two seconds by twice as much as a forward; no allocator does."""
-    inside_s = at_random(marked((FORWARD, BACKWARD), 1, dp=dp), 0.4, seed)
+    inside_s = at_random(marked((FORWARD, BACKWARD), 0, dp=dp), 0.4, seed)
     inside_s[BACKWARD] *= of_backward
     assert share_of(judged(inside_s), kind) > 0.9
 
@@ -495,8 +510,8 @@ def test_small_stalls_beside_long_ones_are_not_drawn_along() -> None:
 def test_an_unsteady_slow_worker_is_its_own_doing() -> None:
     """A worker twice as slow stands out by a half now and then: that is the worker, and the same on a healthy one is not."""
     ratio = np.ones((2, STAGES, STEPS, DP))
-    ratio[:, 1, :, 2] = 2.0
-    seconds = at_random(marked(FORWARD, 1, dp=2) | marked(BACKWARD, 1, dp=2), 0.1, 4) / STALL_S / 2.0
+    ratio[:, 0, :, 2] = 2.0
+    seconds = at_random(marked((FORWARD, BACKWARD), 0, dp=2), 0.1, 4) / STALL_S / 2.0
     assert share_of(judged(seconds, worker_ratio=ratio), StallKind.WORKER) == 1.0
     assert share_of(judged(seconds), StallKind.WORKER) == 0.0
 

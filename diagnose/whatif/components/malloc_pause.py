@@ -65,7 +65,10 @@ def attribute_to_allocator(found: LongStalls) -> None:
     # Of any size: those of one size take the same seconds. Where all ranks of a stage have it no single worker is slow.
     theirs = np.tile(most, (n_chunks, 1))[:, None, None, :] & (found.share > 0)
     odds = weigh_part_against_length(theirs, found.share, found.stalls.inside_s + found.stalls.before_s)
-    is_slow = odds > -np.log(CHANCE) and not most.all(axis=1).any()
+    is_slow = odds > -np.log(CHANCE)
+    # Memory fills up on the first stages, and ever more.
+    is_slow |= bool(most[1:].any()) and not _grow(stalled.sum(axis=(1, 3)), exists.sum(axis=(1, 3)))
+    is_slow &= not most.all(axis=1).any()
     found.assign(at, StallKind.WORKER if is_slow else StallKind.ALLOCATION)
 
 
