@@ -80,7 +80,7 @@ READS_AS = {
     "or all are in one step, or nearly all workers have them at once, or computes vary by as much; "
     "misleads where one worker alone makes much garbage",
     "allocator.unseen_doubt": "how probable it is that what no row calls stalls of the allocator is something else on the hosts: "
-    "where they are on no workers above all; misleads where the job is short",
+    "where they are on no workers above all, or on single ones and as an unsteady pace is; misleads where the job is short",
     "allocator.growth_chance": "chance that stalls of the allocator come so much more often to the end, were they as frequent all "
     "the time; 0 memory fills up; misleads when noise grows as well",
 }
@@ -825,8 +825,9 @@ def _measure_chances(breakdown: Breakdown) -> Features:
     if is_seen and not is_told and not is_pace:
         is_pace = _may_be_a_pace(breakdown, often) or _are_a_tail(breakdown, at)
     # Single workers whose memory does not fill up are as probably stopped by their machines, as by a quota.
-    is_pace |= is_there and not is_seen and not is_told
-    is_seen |= is_there or is_told
+    is_lone = is_there and not is_seen and not is_told
+    is_seen |= is_told or (is_lone and not is_pace)
+    is_pace |= is_lone
     return {
         "allocator.place_chance": Feature(of_place),
         "allocator.growth_chance": Feature(of_growth),

@@ -131,7 +131,6 @@ def test_with_the_clock_of_each_step(name: str) -> None:
         "tp-one-ft22",
         "k-healthy-ft22",
         "stopped-p22",
-        "stopped-burst-d8",
         "save-a4",
         "two-load-d8",
         "link-one-way-p32",
@@ -144,6 +143,13 @@ def test_with_the_clock_of_each_step(name: str) -> None:
 def test_without_rows(name: str) -> None:
     """Where no row tells what happened nothing is said surely that did not: steps that run into each other, pauses, one save."""
     assert score(name, diagnose(name, "bare")) == "right"
+
+
+def test_a_process_that_is_stopped_in_a_few_steps() -> None:
+    """Nobody can tell by what, but it is known where, and since when."""
+    (unknown,) = diagnose("stopped-burst-d8", "recorded").causes
+    assert (unknown.cause, unknown.when.onset_step) == ("unknown", 30)
+    assert [worker.dp for worker in unknown.where.workers] == [6]
 
 
 @pytest.mark.parametrize("variant", ["bare", "relative"])
