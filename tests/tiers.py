@@ -73,6 +73,7 @@ TIERS = {
     "tests/judge/test_unchecked.py::test_a_trace_with_the_time_between_steps": PLAIN,
     "tests/judge/test_unchecked.py::test_steps_that_do_not_follow_each_other": PLAIN,
     "tests/judge/test_unchecked.py::test_what_lies_before_steps": PLAIN,
+    "tests/judge/test_turns.py": PLAIN,
     "tests/judge/test_verdict.py": PLAIN,
     "tests/model/test_job_names.py::test_a_diagnosis_says_the_name": PLAIN,
     "tests/model/test_job_names.py::test_a_list_of_jobs": PLAIN,

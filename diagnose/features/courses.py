@@ -1,16 +1,18 @@
 """Since when each component costs time."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from diagnose.features.onset import find_course
 from diagnose.features.stalls import stall_course
-from diagnose.features.workers import slow_steps
+from diagnose.features.workers import mainly_slow, slow_steps
 from diagnose.model.analysis import Suspects
 from diagnose.model.cause import When
 from diagnose.model.components import NOTHING_SPECIAL, Breakdown, Gains
 from diagnose.model.course import Course
+from diagnose.model.trace import Ints, Seconds
 
 
 def find_courses(breakdown: Breakdown, gains: Gains, suspects: Suspects, *, least: float) -> dict[str, Course]:
@@ -27,7 +29,8 @@ def find_courses(breakdown: Breakdown, gains: Gains, suspects: Suspects, *, leas
             continue
         traits = gains.traits.get(name, NOTHING_SPECIAL)
         if traits.whom == "workers" and suspects.workers:
-            found[name] = _begin_small(find_course(*slow_steps(breakdown, suspects.workers[0])), breakdown, suspects)
+            behind = np.max([slow_steps(breakdown, worker)[1] for worker in mainly_slow(breakdown)], axis=0)
+            found[name] = _begin_small(find_course(breakdown.steps[order], behind), breakdown.steps[order], behind)
         elif traits.stall_kind is not None:
             found[name] = stall_course(breakdown, traits.stall_kind)
         else:
@@ -38,11 +41,21 @@ def find_courses(breakdown: Breakdown, gains: Gains, suspects: Suspects, *, leas
     return found
 
 
-def _begin_small(course: Course, breakdown: Breakdown, suspects: Suspects) -> Course:
-    """Date a slow worker's onset from where it begins to fall behind: what grows is half as large only later."""
+def _begin_small(course: Course, steps: Ints, behind: Seconds) -> Course:
+    """Date the onset of slow workers from where they begin to fall behind: what grows is half as large only later."""
     if course.when.pattern != "onset":
         return course
-    steps, behind = slow_steps(breakdown, suspects.workers[0])
     at = steps.tolist().index(course.when.onset_step)
     first = at - int(np.logical_and.accumulate(behind[:at][::-1] > 0).sum())
     return course if first in (0, at) else dataclasses.replace(course, when=When("onset", int(steps[first])))
+
+
+def find_turns(breakdown: Breakdown, workers: Sequence[tuple[int, int]]) -> dict[tuple[int, int], When]:
+    """Say since when each of several workers is slow, and until when, those that were so first first; nothing where all are alike.
+
+    `workers` are (dp index, stage index). They differ where some have recovered, or were slow before, and others have not.
+    """
+    found = {worker: find_course(*slow_steps(breakdown, worker)).when for worker in workers}
+    if len({(when.is_past, when.onset_step is None) for when in found.values()}) < 2:
+        return {}
+    return dict(sorted(found.items(), key=lambda one: (-1 if one[1].onset_step is None else one[1].onset_step, one[0])))

@@ -284,6 +284,12 @@ def slow_workers(breakdown: Breakdown) -> list[tuple[int, int]]:
     return sorted(found, key=lambda worker: (-by_worker[worker], worker))
 
 
+def mainly_slow(breakdown: Breakdown) -> list[tuple[int, int]]:
+    """List the slow workers beside whom the slowest is not slow by far more, as `slow_workers` does."""
+    mainly = _mainly_slow(breakdown)
+    return [worker for worker in slow_workers(breakdown) if mainly[worker]]
+
+
 def slow_steps(breakdown: Breakdown, worker: tuple[int, int]) -> tuple[Ints, Seconds]:
     """Give the step numbers, increasing, and how far the worker was behind in each (log ratio; 0 where it was not)."""
     dp, stage = worker

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from diagnose.errors import UsageError, name_some
+from diagnose.features.courses import find_turns
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import (
     count_workers,
@@ -116,14 +117,20 @@ def _list_slow(analysis: Analysis) -> Bools:
 
 
 def _choose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Bools:
-    """Mark the workers to be replaced."""
+    """Mark the workers to be replaced: of several those that have not recovered."""
     trace, slow = analysis.trace, _list_slow(analysis)
     if "host" in settings:
         if settings["host"] not in (trace.hosts or ()):
             raise UsageError(f"--fix {NAME}: the trace has no host {settings['host']!r}")
         return mask_hosts(trace, [settings["host"]]) & slow
-    named = read_worker(settings, trace, NAME) or [(worker.dp, worker.pp) for worker in place.where.workers]
-    return mask_workers(trace, named) if named else slow
+    if named := read_worker(settings, trace, NAME):
+        return mask_workers(trace, named)
+    chosen = mask_workers(trace, [(w.dp, w.pp) for w in place.where.workers]) if place.where.workers else slow.copy()
+    for worker, when in find_turns(
+        analysis.breakdown, [(int(dp), int(stage)) for dp, stage in np.argwhere(chosen)]
+    ).items():
+        chosen[worker] &= not when.is_past
+    return chosen
 
 
 def _find_named(trace: Trace, place: FaultLocation, dp: int, stage: int) -> Worker | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from diagnose.features.courses import find_turns
 from diagnose.judge.check import COMPARISONS, find_deciding
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import has_one_rank_doubt, is_rare, probability_of
@@ -12,7 +13,7 @@ from diagnose.judge.places import find_culprits, label_worker, locate, share_on
 from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.worth import Benefit
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import EvidenceItem
+from diagnose.model.cause import EvidenceItem, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.optype import DIRECTION_NAMES
 from diagnose.numerics.figures import write_figure, write_percent, write_ratio
@@ -26,6 +27,8 @@ MAX_STALLS = 8
 #: ... of those that are not far shorter than the longest.
 STALL_SHARE = 0.1
 
+#: So many workers that are slow one after the other are told of, each with its steps.
+MAX_TURNS = 4
 #: Features that say nothing more where another one reads the same.
 REPEATS = {"input.in_a_step": "input.a_step"}
 #: What features tell of the slowest worker alone.
@@ -41,6 +44,7 @@ def list_evidence(
     rule = judgement.rule
     others, seldom = _name_others(analysis, rule), is_rare(analysis, rule.components)
     yield from _describe_replica(analysis, rule)
+    yield from _describe_turns(analysis, rule)
     for condition, text in judgement.held:
         if (others and condition.feature in OF_SLOWEST) or (seldom and condition.feature in OF_PERIOD):
             continue
@@ -66,6 +70,32 @@ def list_evidence(
         values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
         yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
     yield from _describe_classifier(analysis, prediction, judgement)
+
+
+def _describe_turns(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
+    """Say since when each of a few slow workers is so, and until when, where they are not so at once."""
+    if analysis.gains.traits_of(rule.components).whom != "workers" or rule.place != "workers":
+        return
+    turns = find_turns(analysis.breakdown, find_culprits(analysis, rule.components))
+    if not 0 < len(turns) <= MAX_TURNS:
+        return
+    workers = {at: label_worker(analysis.trace, *at) for at in turns}
+    each = "; ".join(f"dp {w.dp} stage {w.pp} {_write_when(turns[at])}" for at, w in workers.items())
+    yield EvidenceItem("rule", f"{rule.id}/turns", f"not all of them at once: {each}", {})
+
+
+def _write_when(when: When) -> str:
+    """Say since when and until when something is there.
+
+    >>> _write_when(When("transient", recovery_step=14))
+    'until step 14'
+    """
+    ends = [f"from step {when.onset_step}"] if when.onset_step is not None else []
+    if when.recovery_step is not None:
+        ends.append(f"until step {when.recovery_step}")
+    elif ends:
+        ends.append("on")
+    return " ".join(ends) or ("all the time" if when.pattern == "constant" else "now and then")
 
 
 def _name_others(analysis: Analysis, rule: Rule) -> list[tuple[int, int]]:
