@@ -1,6 +1,8 @@
 """Since when and until when: an onset or a recovery only where the silence before or after is no chance."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from diagnose.features.onset import find_course
 from diagnose.model.analysis import Suspects
 from diagnose.model.cause import When
 from diagnose.model.course import Course
+from diagnose.model.optype import Op
 from tests.features.hand import N_STEPS, STEPS, components, gains
 
 #: Longer series.
@@ -177,7 +180,7 @@ def test_what_others_hide_is_dated_by_what_it_gives_after_them(alone: float, pat
     shows = np.where(np.arange(N_STEPS) < N_STEPS // 2, 0.0, alone)
     found = gains({"transfer": shows})
     found = dataclasses.replace(found, last_s={"transfer": 10.5}, last_steps_s={"transfer": np.full(N_STEPS, 10.5)})
-    assert find_courses(components(), found, Suspects(), least=0.01)["transfer"].when.pattern == pattern
+    assert find_courses(components(), found, Suspects(), [], least=0.01)["transfer"].when.pattern == pattern
 
 
 def test_what_has_less_of_it_at_the_end_is_not_gone() -> None:
@@ -188,3 +191,27 @@ def test_what_has_less_of_it_at_the_end_is_not_gone() -> None:
     assert find_course(np.arange(len(effect)), effect).when == When("constant")
     gone = np.concatenate([effect[:-2], [0.001, 0.002]])
     assert find_course(np.arange(len(effect)), gone).when == When("transient", None, 13)
+
+
+@pytest.mark.parametrize(
+    ("suspects", "pattern"),
+    [
+        (Suspects(ways=[(0, 0, 1)]), "constant"),
+        (Suspects(cards=[(1, 1)]), "constant"),
+        (Suspects(groups=[1]), "onset"),
+        (Suspects(ways=[(0, 0, 0)]), "transient"),
+    ],
+    ids=["a link", "a card", "a group", "another link"],
+)
+def test_a_link_is_slow_whether_or_not_it_costs_anything(suspects: Suspects, pattern: str) -> None:
+    """Its transfers are long in all steps, those of its group from the middle on: what they give back is another thing."""
+    first = np.arange(N_STEPS) < N_STEPS // 2
+    nodes = SimpleNamespace(
+        op=np.array([Op.FORWARD_SEND, Op.REDUCE_SCATTER, Op.FORWARD_RECV]), stage=np.array([0, 1, 1])
+    )
+    on_rank = np.stack([np.zeros(N_STEPS), np.ones(N_STEPS)], axis=1)
+    of_all = np.where(first, 0.0, 1e-3)[:, None] * np.ones(2)
+    parts = dataclasses.replace(components(), transfers=(({0: on_rank, 1: of_all, 2: on_rank}, {}),))
+    found = gains({"transfer": np.where(first, 0.3, 0.0)})
+    blocks: Any = [SimpleNamespace(steps=parts.steps, nodes=nodes)]
+    assert find_courses(parts, found, suspects, blocks, least=0.01)["transfer"].when.pattern == pattern
