@@ -472,7 +472,9 @@ def _waits_as_computes_pause(breakdown: Breakdown, waits: _Waits) -> bool:
     stalls = breakdown.stalls
     by_rank = waits.seconds.sum(axis=(0, 1, 2, 3))
     waits_s = waits.seconds[waits.seconds > 0]
-    if not len(waits_s):
+    start_s, told = breakdown.start_s, breakdown.start_recorded
+    told_s = 0.0 if start_s is None or told is None else float(start_s[told].sum())
+    if not len(waits_s) or told_s > waits_s.sum():  # rows tell of most that is waited for
         return False
     pauses_s = _pauses(stalls, StallKind.NOBODY, StallKind.COLLECTION, StallKind.ALLOCATION)
     wait_s, pause_s = _usual_s(waits_s), _usual_s(pauses_s)

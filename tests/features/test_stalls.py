@@ -191,7 +191,12 @@ def test_what_stops_computes_as_well_is_not_surely_input(
     waits = of(StallKind.INPUT, {(FORWARD, 0, 0, step, dp): 0.5 for step in (1, 2, 6, 7) for dp in waiting})
     everywhere = [(d, s, 1, step, dp) for d in range(2) for s in range(2) for step in range(N_STEPS) for dp in range(2)]
     pauses = of(kind, dict.fromkeys(everywhere[:n_pauses], length))
-    assert values(stalled(pauses, waits), "input")["unseen_doubt"] == doubt
+    parts = stalled(pauses, waits)
+    assert values(parts, "input")["unseen_doubt"] == doubt
+    start_s = np.zeros((2, N_STEPS, 2))
+    start_s[0, 3, 1] = 9.0
+    told = dataclasses.replace(parts, start_s=start_s, start_recorded=start_s > 0)
+    assert values(told, "input")["unseen_doubt"] == 0.0
 
 
 @pytest.mark.parametrize(
