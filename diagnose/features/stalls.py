@@ -477,6 +477,9 @@ def _waits_as_computes_pause(breakdown: Breakdown, waits: _Waits) -> bool:
     if not len(waits_s) or told_s > waits_s.sum():  # rows tell of most that is waited for
         return False
     pauses_s = _pauses(stalls, StallKind.NOBODY, StallKind.COLLECTION, StallKind.ALLOCATION)
+    # Backwards read nothing: what keeps them waiting is no loader.
+    late = of_types(stalls.before[1:], (StallKind.NOBODY, StallKind.ALLOCATION, StallKind.WORKER))
+    pauses_s = np.append(pauses_s, stalls.before_s[1:][late & (stalls.before_s[1:] > 0)])
     wait_s, pause_s = _usual_s(waits_s), _usual_s(pauses_s)
     alike_s = float(np.where((waits.seconds > 0).all(axis=-1), waits.seconds.min(axis=-1), 0.0).sum())
     if pauses_s.sum() > waits_s.sum() - alike_s * (waits.seconds.shape[-1] - 1) and not waits.told.any():

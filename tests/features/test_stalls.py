@@ -199,6 +199,14 @@ def test_what_stops_computes_as_well_is_not_surely_input(
     assert values(told, "input")["unseen_doubt"] == 0.0
 
 
+@pytest.mark.parametrize(("direction", "doubt"), [(BACKWARD, ONCE_CHANCE), (FORWARD, 0.0)])
+def test_backwards_that_begin_late_wait_for_no_input(direction: int, doubt: float) -> None:
+    """What keeps them waiting as long, and longer in all, may keep first forwards waiting, too."""
+    waits = of(StallKind.INPUT, {(FORWARD, 0, 0, step, 1): 0.5 for step in (1, 2, 6, 7)})
+    late = of(StallKind.ALLOCATION, {(direction, 0, 1, step, dp): 0.6 for step in (1, 4, 7) for dp in (0, 1)})
+    assert values(stalled(before=waits | late), "input")["unseen_doubt"] == doubt
+
+
 @pytest.mark.parametrize(
     ("paused_s", "n_paused", "ranks", "doubt"),
     [(0.8, 6, (0, 1), ONCE_CHANCE), (0.5, 6, (0, 1), 0.0), (0.8, 1, (0, 1), 0.0), (0.8, 6, (0,), 0.0)],
