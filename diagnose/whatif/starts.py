@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from diagnose.model.optype import Op, of_types
-from diagnose.model.stalls import MIN_STALLS, TOGETHER_SHARE, Kinds, StallKind
+from diagnose.model.stalls import MIN_STALLS, TOGETHER_SHARE, Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.period import MIN_HITS, find_period
 from diagnose.numerics.robust import median
@@ -34,6 +34,9 @@ REGULAR, MAX_PERIODIC_SHARE = 0.8, 0.6
 #: A row of a save counts from this part of a delay on: what it writes is gathered and copied before, which mostly no row tells
 #: (9 to 28% of the gaps of a real job).
 SAVED_SHARE = 0.02
+#: Launches are late by collections where that is as long as those are, but for a factor, that have this part of all seconds; an
+#: operation is so in the last part of the steps at most.
+COLLECTION_ALIKE, NEARLY_ALL, SELDOM_LATE = 1.5, 0.9, 0.2
 #: What is equally long in all steps, to this part, is how a step begins: without rows nobody can say what it is.
 STEADY_SPREAD = 0.1
 
@@ -361,3 +364,34 @@ def _is_input(steps: Ints, late_s: Seconds, late: Bools, readers: Sequence[int])
     if not late[:, :, 1:].any() and late.shape[2] > 1:
         return False  # the first data-parallel rank is also the one that saves
     return bool(together.mean() > AS_LATE_SHARE or pipelines.mean() > AS_LATE_SHARE)
+
+
+def attribute_launches(observed: Sequence[Observed], delays: Sequence[Delays], stalls: Stalls, n_stages: int) -> None:
+    """Attribute launches of other operations that are as late as collections in forwards are long to these, unless rows tell.
+
+    A collector stops its process wherever that is: between a compute and its send, too. Only on workers that collect, each
+    operation in a few steps, and fewer in all than in forwards.
+    """
+    inside = stalls.inside == StallKind.COLLECTION
+    told = (stalls.recorded_inside & inside) | (stalls.recorded_before & (stalls.before == StallKind.COLLECTION))
+    if inside.sum() < MIN_STALLS or told.any():
+        return
+    lengths = np.sort(stalls.inside_s[inside])[::-1]
+    shortest = lengths[np.searchsorted(np.cumsum(lengths), NEARLY_ALL * lengths.sum())]
+    low, high = shortest / COLLECTION_ALIKE, lengths[0] * COLLECTION_ALIKE
+    collects = inside.any(axis=(0, 2, 3)).reshape(-1, n_stages, inside.shape[-1]).any(axis=0)  # (n_stages, n_dp)
+    n_steps, found = inside.shape[3], list[tuple[Delays, int, Bools]]()
+    for o, of_block in zip(observed, delays, strict=True):
+        for node, late_s in of_block.late_s.items():
+            if o.block.nodes.op[node] in COMPUTES:
+                continue
+            at = (late_s >= low) & (late_s <= high) & collects[o.block.nodes.stage[node]]
+            if node in of_block.kinds:
+                at &= of_block.kinds[node] == StallKind.NOBODY
+            if at.any() and at.sum(axis=0).max() <= max(SELDOM_LATE * n_steps, 1.0):
+                found.append((of_block, node, at))
+    if sum(int(at.sum()) for _, _, at in found) > inside.sum():
+        return
+    for of_block, node, at in found:
+        kinds = np.full(at.shape, StallKind.COLLECTION, dtype=np.int8)
+        of_block.assign(node, at, kinds, of_block.late_s[node], by_row=False)

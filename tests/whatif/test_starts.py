@@ -1,6 +1,8 @@
 """What workers that begin a step late wait for: all that has one origin gets its kind, and leaves together."""
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,9 @@ from diagnose.faults.generate import generate
 from diagnose.faults.planned_work import PlannedWork
 from diagnose.faults.spec import JobSpec, Schedule
 from diagnose.model.diagnosis import Diagnosis
-from diagnose.model.stalls import StallKind
+from diagnose.model.optype import Op
+from diagnose.model.stalls import StallKind, Stalls
+from diagnose.whatif.starts import Delays, attribute_launches
 from tests.judge.cases import causes, diagnose_table, make, measure, measured
 
 SPEC = JobSpec(pp=4, dp=4, microbatches=8, steps=24, seed=5)
@@ -253,3 +257,29 @@ def test_kinds_of_late_starts_are_kept() -> None:
     assert told[start_s > 0].mean() > 0.9 and not told[start_s <= 0].any()
     kinds = np.concatenate([of_node[of_node > 0] for block in m.breakdown.late_kinds for of_node in block.values()])
     assert set(np.unique(kinds).tolist()) == {int(StallKind.INPUT)}
+
+
+@pytest.mark.parametrize(
+    ("late_s", "dps", "recorded", "n_late"),
+    [(0.2, (1,), False, 1), (0.01, (1,), False, 0), (0.9, (1,), False, 0), (0.2, (0,), False, 0), (0.2, (1,), True, 0)],
+    ids=["as long", "shorter", "longer", "on a worker that does not collect", "rows tell"],
+)
+def test_sends_that_are_as_late_as_collections_are_long(
+    late_s: float, dps: tuple[int, ...], recorded: bool, n_late: int
+) -> None:
+    """A collector stops its process between a compute and its send, too; what is late in every step it does not."""
+    seconds, kinds, told = np.zeros((3, 2, 1, 2, 10, 2))
+    seconds[0, 0, 0, ::3, 1], kinds[0, 0, 0, ::3, 1] = [0.1, 0.2, 0.25, 0.3], StallKind.COLLECTION
+    told[0, 0, 0, ::3, 1] = recorded
+    no = np.zeros(seconds.shape, dtype=bool)
+    stalls = Stalls(seconds, 0.0 * seconds, kinds.astype(np.int8), np.zeros(seconds.shape, np.int8), told > 0, no)
+    nodes = SimpleNamespace(op=np.array([Op.FORWARD, Op.FORWARD_SEND, Op.FORWARD_SEND]), stage=np.zeros(3, dtype=int))
+    late = {node: np.zeros((10, 2)) for node in range(3)}
+    late[1][4, dps], late[2][:, 1], late[0][5, 1] = late_s, 0.2, 0.2
+    delays = Delays(late, {}, {}, {})
+    o: Any = SimpleNamespace(block=SimpleNamespace(nodes=nodes))
+    attribute_launches([o], [delays], stalls, 1)
+    assert [sum(int((kinds == StallKind.COLLECTION).sum()) for kinds in delays.kinds.values()), *delays.kinds] == [
+        n_late,
+        *([1] if n_late else []),
+    ]
