@@ -164,9 +164,10 @@ def _find_busy(logs: Seconds) -> Bools:
     if both.shape[1] < 2 or both.shape[3] < 2:
         return np.zeros(both.shape[3], dtype=bool)
     own = (both[0] * both[1]).mean(axis=(0, 1))
+    together = own >= MIN_CORRELATION * np.sqrt((both[0] ** 2).mean(axis=(0, 1)) * (both[1] ** 2).mean(axis=(0, 1)))
     beside = sum((both[0, a] * both[1, b]).mean(axis=(0, 1)) for a, b in (AHEAD, AHEAD[::-1])) / 2.0
     others = np.sort(own)[(len(own) - 1) // 3]
-    return np.asarray((beside > BUSY_ALIKE * own) & (own > BUSY_RATIO * max(others, TINY_RATIO)))
+    return np.asarray(together & (beside > BUSY_ALIKE * own) & (own > BUSY_RATIO * max(others, TINY_RATIO)))
 
 
 def _halve(logs: Seconds) -> Seconds:

@@ -30,6 +30,7 @@ from diagnose.whatif.components.microbatch import (
     MicrobatchPart,
     _center,
     _compare_stages,
+    _find_busy,
     _halve,
     _measure_ordinary,
     _share_of_stages,
@@ -445,6 +446,17 @@ def test_a_machine_is_slow_for_moments(length: int, n_ranks: int, busy: list[boo
     found = find_microbatches(left)
     assert found.busy is not None and found.busy.tolist() == busy
     assert (found.ratio[..., 0] == 1.0).all() == busy[0]
+
+
+def test_pauses_of_forwards_are_no_busy_machine() -> None:
+    """Long forwards of one rank beside backwards that vary as all do have nothing in common with these."""
+    rng = np.random.default_rng(6)
+    logs = 0.01 * rng.standard_normal((2, 2, 8, 10, 3))
+    logs[0, :, ..., 0] += np.where(rng.random((8, 10)) < 0.1, 2.0, 0.0)
+    logs[:, :, 2:8, 3, 0] += 0.2
+    assert not _find_busy(logs).any()
+    logs[0, :, ..., 0] = logs[1, :, ..., 0]
+    assert _find_busy(logs).tolist() == [True, False, False]
 
 
 def test_microbatches_take_the_mean_of_their_step() -> None:
