@@ -51,7 +51,7 @@ def diagnose(name: str, variant: str) -> Diagnosis:
 
 def strip(path: Path, *, relative: bool) -> io.BytesIO:
     """Leave out what only our own recorder writes; with `relative` times count from the first operation of each step."""
-    job = json.loads(pq.read_schema(path).metadata[b"diagnose.job"])
+    job = json.loads((pq.read_schema(path).metadata or {}).get(b"diagnose.job", b"{}"))
     rows: pd.DataFrame = pq.read_table(path).to_pandas()
     rows["optype"] = rows["optype"].astype(str)
     rows = rows[~rows["optype"].isin(EVIDENCE)].drop(columns=list(EXTRAS), errors="ignore")

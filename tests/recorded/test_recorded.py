@@ -252,3 +252,41 @@ def test_every_job_has_its_truth() -> None:
     """Each file has an entry, and says how it was made."""
     assert {path.stem for path in JOBS.glob("*.parquet")} == set(TRUTH)
     assert all(truth["made"]["steps"] > 0 for truth in TRUTH.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "gain", "workers"),
+    [
+        ("t22-host-busy-p24", 0.09, {(1, 0), (1, 1)}),
+        ("t22-host-busy-p42", 0.112, {(0, 0), (0, 1), (0, 2), (0, 3)}),
+        ("t22-stopped-p42", 0.06, {(1, 2)}),
+        ("t22-stopped-p24", 0.107, {(2, 1)}),
+        ("t22-stopped-host-p24", 0.206, {(3, 0), (3, 1)}),
+    ],
+)
+def test_machines_that_others_use_now_and_then(name: str, gain: float, workers: set[tuple[int, int]]) -> None:
+    """Another process for moments, or a signal that stops their own: no documents of their rank, nor an allocator above all."""
+    (cause,) = diagnose(name, "recorded").causes
+    assert cause.cause == "worker-fault" and cause.confidence > SURE
+    assert {(worker.dp, worker.pp) for worker in cause.where.workers} == workers
+    assert cause.recoverable == pytest.approx(gain, abs=0.06)
+
+
+def test_of_two_slow_workers_one_has_recovered() -> None:
+    """It was slow until step 14, the other one is since step 16: who is told, and that one alone is replaced."""
+    (cause,) = diagnose("t22-recovered-p42", "recorded").causes
+    (turns,) = [item.text for item in cause.evidence if item.id == "worker-fault/turns"]
+    assert "dp 0 stage 0 until step 14; dp 1 stage 3 from step 16 on" in turns
+    assert "replace the worker at dp 1 stage 3" in cause.fixes[0].summary
+
+
+def test_a_link_that_costs_nothing_beside_a_slow_worker() -> None:
+    """It is slow in all steps; that nobody waits for it from step 12 on is another worker's doing."""
+    network = next(c for c in diagnose("t22-link-hidden-p42", "recorded").causes if c.cause == "network-fault")
+    assert network.when.onset_step is None and network.when.recovery_step is None
+
+
+def test_collections_stop_sends_too() -> None:
+    """A fifth of what they cost lies between computes and their sends, and no row tells."""
+    (cause,) = diagnose("t22-gc-growing-p42", "recorded").causes
+    assert cause.recoverable == pytest.approx(0.225, abs=0.02)
