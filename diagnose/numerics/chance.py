@@ -19,7 +19,7 @@ MIN_SPANS = 6
 #: Fewer lengths have no spread that says anything; keeps a division by none finite.
 MIN_EACH, TINY = 5, 1e-12
 #: Events before those that come more and more: this part of all.
-STRAY_SHARE = 0.05
+STRAY_SHARE = 0.02
 #: Less than this part of a compute is its ordinary variation; nearly all that stand out are longer than this quantile of them.
 LEAST_PART, SHORTEST = 0.1, 0.05
 #: Far shorter ones than those that half of all seconds are in, by this part of them, are no stops of the same kind.
