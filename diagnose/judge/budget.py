@@ -12,6 +12,7 @@ import numpy as np
 
 from diagnose.judge.rule import Rule
 from diagnose.judge.unknown import UNKNOWN
+from diagnose.judge.worth import measure_planned_collections
 from diagnose.model.analysis import Analysis
 from diagnose.model.budget import UNEXPLAINED, Budget, CleanStep
 from diagnose.model.cause import Cause
@@ -42,6 +43,8 @@ def share_out(analysis: Analysis, rules: Sequence[Rule], causes: Sequence[Cause]
         left -= share * scale
     lacking = _list_lacking(analysis, parts, claimed)
     _add_host_time(analysis, parts)
+    # The clean step counts collections of all workers at a planned place as late launches.
+    _move(parts, "host", "evaluation", min(measure_planned_collections(analysis), parts["host"]))
     host = analysis.trace.recording.host if analysis.trace.recording else None
     return Budget(
         **{name: None if name in lacking else parts[name] for name in Budget.PARTS},

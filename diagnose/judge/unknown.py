@@ -44,6 +44,8 @@ SILENT = (
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
 #: What may make all workers slower from one step on.
 FOR_ALL = "it may be more work, as longer sequences or batches, or what hosts share, as power"
+#: What comes at an interval on nobody more than on others.
+AS_PLANNED = "as planned work does: a collection of garbage, a log, a profiler"
 BUSY_HOST = "between processes of one host is no network: look at what else takes its cores (top)"
 
 
@@ -106,6 +108,8 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
     when = date_cause(analysis, (component,), place)
     if component == "step" and not where.workers and when.pattern in ("onset", "transient"):
         text += f"; {FOR_ALL}"
+    if when.period_steps is not None and not where.workers:
+        text += f"; it comes every {when.period_steps:.0f} steps, on nobody more than on others, {AS_PLANNED}"
     for fact, missed, components in UNSEEN:
         if component in components and getattr(analysis.trace.job, fact) is False:
             text += f"; {missed}"

@@ -29,6 +29,7 @@ from diagnose.fixes.catalogue import list_fixes
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import count_workers
 from diagnose.model.analysis import Analysis
+from diagnose.model.planned import find_interval
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Loader
 from tests.fixes.cases import analysis, at, best_fix, truth
@@ -299,9 +300,9 @@ def test_computes_that_begin_late_have_connections_to_raise() -> None:
 def test_garbage_that_all_collect_is_so_many_steps_apart() -> None:
     """Three times in 32 steps, ten apart, is every ten, and not every eleven; where steps are left out, by their numbers."""
     steps = np.arange(32)
-    assert planned_gc.find_interval(steps, np.isin(steps, [9, 19, 29])) == 10.0
-    assert planned_gc.find_interval(3 * steps, np.isin(steps, [9, 19])) == 30.0
-    assert planned_gc.find_interval(steps, steps == 9) == 32.0
+    assert find_interval(steps, np.isin(steps, [9, 19, 29])) == 10.0
+    assert find_interval(3 * steps, np.isin(steps, [9, 19])) == 30.0
+    assert find_interval(steps, steps == 9) == 32.0
 
 
 def test_longer_intervals_of_checkpoints() -> None:
