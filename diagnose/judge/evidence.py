@@ -67,8 +67,9 @@ def list_evidence(
         yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
     if course and course.when.period_steps is not None and course.steps:
         n = len({step % int(course.when.period_steps) for step in course.steps})
-        text = f"it is there in {n} of every {course.when.period_steps:.0f} steps"
-        yield EvidenceItem("change-point", f"{rule.id}/every", text, {"period_steps": course.when.period_steps})
+        if n > 1:
+            text = f"it is there in {n} of every {course.when.period_steps:.0f} steps"
+            yield EvidenceItem("change-point", f"{rule.id}/every", text, {"period_steps": course.when.period_steps})
     yield from _describe_classifier(analysis, prediction, judgement)
 
 

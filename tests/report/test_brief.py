@@ -44,6 +44,11 @@ def test_golden(name: str) -> None:
     assert_fits(page)
 
 
+def test_planned_work_is_named_by_what_it_is() -> None:
+    """What rank 0 does every few steps may be a log as well as an evaluation."""
+    assert words.name_alternative(Alternative("evaluation", 0.4, ""), unknown().causes[0]) == "evaluation or logging"
+
+
 def test_golden_has_no_strangers() -> None:
     """Every golden file belongs to a page."""
     assert {path.stem for path in GOLDEN.iterdir()} == set(PAGES)
