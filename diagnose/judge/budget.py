@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from diagnose.judge.rest import describe_more_work
 from diagnose.judge.rule import Rule
 from diagnose.judge.unknown import UNKNOWN
 from diagnose.judge.worth import measure_planned_collections
@@ -116,6 +117,8 @@ def _own_parts(analysis: Analysis, claimed: set[str], lost: float) -> dict[str, 
     found["checkpoint"] = saves
     for name, part in OWN.items():
         found[part] += cost(name)
+    if describe_more_work(analysis):
+        found["compute"] += cost("step")
     found["between_steps"] -= min(saves, found["between_steps"])
     if _has_host_time(analysis):  # rows of planned work are what the host does between kernels
         _move(found, "evaluation", "host", found["evaluation"] * (1.0 - _share_of_evaluation(analysis)))

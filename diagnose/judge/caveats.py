@@ -4,7 +4,7 @@ import numpy as np
 
 from diagnose.judge.confidence import runs_beside
 from diagnose.judge.other_work import describe_types
-from diagnose.judge.rest import describe_unproven_plan
+from diagnose.judge.rest import describe_more_work, describe_unproven_plan
 from diagnose.judge.worth import measure_planned_collections
 from diagnose.model.analysis import Analysis
 from diagnose.model.components import STALLED
@@ -30,6 +30,7 @@ def list_caveats(analysis: Analysis) -> tuple[str, ...]:
         *_describe_overlap(analysis),
         *_describe_planned(analysis),
         *_describe_collections(analysis),
+        *_describe_more_work(analysis),
         *describe_types(analysis),
     )
 
@@ -61,6 +62,12 @@ def _describe_collections(analysis: Analysis) -> list[str]:
         return []
     every = f"planned collections every {write_figure(planned.interval_steps, 2)} steps"
     return [f"{every} take {write_percent(share)} of the time: a longer interval takes less"]
+
+
+def _describe_more_work(analysis: Analysis) -> list[str]:
+    """Say how much time steps take for more tokens than usual."""
+    said = describe_more_work(analysis)
+    return [said] if said and analysis.gains.recoverable("step") >= MENTIONED_SHARE else []
 
 
 def _describe_uneven_plan(analysis: Analysis) -> list[str]:

@@ -131,6 +131,8 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     gains = analysis.gains
     if excuses := _list_excuses(analysis, explained, max(UNKNOWN_SHARE, least)):
         name = max(excuses, key=gains.recoverable)
+        if name == "step" and (more := describe_more_work(analysis)):
+            return more
         cost = write_percent(gains.recoverable(name))
         return f"{COMPONENTS[name]} cost {cost} of the step time, {excuses[name]}; {NO_CAUSE}"
     steps_s = gains.replayed_steps_s
@@ -150,6 +152,17 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     if max(spread, longest, waste) < much:
         said.append(f"many small losses cost {write_percent(parts)} together")
     return "; ".join([*said, NO_CAUSE])
+
+
+def describe_more_work(analysis: Analysis) -> str:
+    """Say what steps with more tokens cost, where tokens tell that slow steps have more work; empty elsewhere."""
+    tells = analysis.features.get("sequence.slow_steps")
+    if tells is None or tells.value is None or "step" not in analysis.gains.traits:
+        return ""
+    if not analysis.gains.traits["step"].is_excused(analysis.features, ()):
+        return ""
+    cost = write_percent(analysis.gains.recoverable("step"))
+    return f"steps with more tokens take longer: {cost} of the time is more work, by the columns, and no fault"
 
 
 def _list_excuses(analysis: Analysis, explained: Collection[str], least: float) -> dict[str, str]:
