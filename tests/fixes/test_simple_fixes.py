@@ -196,6 +196,11 @@ def test_a_restart_pays_off_after() -> None:
     assert short.summary.startswith("let it finish; before the next job replace the worker")
     assert short.risks == ("10 steps are left, and a restart pays off after 334 steps",)
     assert over.summary.startswith("before the next job replace the worker")
+    job = dataclasses.replace(
+        job, trace=dataclasses.replace(job.trace, job=dataclasses.replace(job.trace.job, steps_total=last + 1))
+    )
+    nothing = replace_worker.weigh(job, remedy, 1e-6)
+    assert nothing.risks[0].endswith("days") and nothing.figures["break_even_steps"] == 1e8
 
 
 @pytest.mark.parametrize(
