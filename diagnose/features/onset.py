@@ -11,6 +11,7 @@ from diagnose.model.cause import When
 from diagnose.model.course import Change, Course
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.change_points import fit_changes
+from diagnose.numerics.period import find_exact_period
 
 #: Steps above this part of the effect have it.
 HALF = 0.5
@@ -46,7 +47,8 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
     Returns
     -------
     Course
-        Pattern `constant`, `onset` with its step, `transient` with the step of recovery, `sporadic`; None where there is no effect.
+        Pattern `constant`, `onset` with its step, `transient` with the step of recovery, `sporadic`, or `periodic` where the
+        steps that have it keep an interval without exception; None where there is no effect.
 
     >>> find_course(np.arange(10), np.array([0., 0, 0, 0, 0, 1, 1, 1, 1, 1])).when.onset_step
     5
@@ -77,7 +79,10 @@ def find_course(steps: Ints, effect: Seconds, *, least: float = HALF) -> Course:
     if onset is not None:
         return Course(When("onset", onset), steps=there)
     always = float((effect > HALF * top).mean()) >= STEADY_SHARE
-    return Course(When("constant")) if always else Course(When("sporadic"), steps=there)
+    if always:
+        return Course(When("constant"))
+    period = find_exact_period(steps, hits)
+    return Course(When("sporadic") if period is None else When("periodic", period_steps=float(period)), steps=there)
 
 
 def _without_lone_hits(hits: Bools) -> Bools:

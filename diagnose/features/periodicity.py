@@ -9,7 +9,7 @@ from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.chance import TOSS_UP
-from diagnose.numerics.period import MIN_HITS, MIN_PERIODIC_HITS, find_period
+from diagnose.numerics.period import MIN_HITS, MIN_PERIODIC_HITS, find_exact_period, find_period
 from diagnose.numerics.robust import nan_median
 
 #: Each feature: what its values read as, and when it misleads.
@@ -25,15 +25,15 @@ READS_AS = {
     "stall.steps_share": "part of the borders between steps that lose time; 1 all of them: no checkpoint",
     "stall.size_ratio": "seconds lost at such a border over an ordinary step",
     "stall.planned_doubt": "how probable it is that what is lost there is planned work, as an evaluation every so many steps, "
-    "and no save: 0 where checkpoint rows say so, or most is in optimizers, less where only the first data-parallel rank is busy",
+    "and no save: 0 where checkpoint rows say so, or most is in optimizers, less where it was seen once",
     "stall.optimizer_doubt": "likewise, that it is work of the optimizers, as a preconditioner made anew every so many steps: "
     "where most of it is in or before these",
     "stall.loader_doubt": "likewise, that it is a loader whose workers take turns: where all workers of a job of one or two "
     "stages lose time before steps every few of them, and no row says for what",
     "stall.background_doubt": "how probable it is that saves between steps go on in the background: rows of some workers alone, "
     "in a trace whose times say nothing of when the next step began",
-    "stall.rare_doubt": "how probable it is that something else stops all workers where it was seen twice at most, so that no "
-    "period shows, and no row tells, beyond those above",
+    "stall.rare_doubt": "how probable it is that something else, as a restart, stops all workers where it was seen once and no row "
+    "tells",
     "stall.input_doubt": "how probable it is that what looks like waiting for input is the end of a stop of all: it is mostly "
     "in steps that lose time at their start, or after one that does at its end, which are few; misleads where a loader stops all",
     "step.shared": "part of what computes vary by from step to step that all workers and directions have in common; 1 steps have "
@@ -43,16 +43,18 @@ READS_AS = {
 }
 #: Steps that lost more than this part of the most that any step lost count as hit.
 HIT_SHARE = 0.3
+#: ... or than this one, where these keep an interval exactly and the longest, of a slow storage, would hide all others.
+LESSER_SHARE = 0.1
 #: What is lost beside a row is its own up to so many times its length: all wait for the longest save, and begin anew after it.
 ROW_TELLS = 2.0
 #: Rows explain what is lost from this part of it on.
 EXPLAINED_SHARE = 0.5
-#: Without rows a stall of all workers, once or every so many steps, is a save in half of the cases at most: frameworks save,
-#: evaluate, log and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved.
+#: Without rows a stall of all workers, every so many steps, is a save in half of the cases at most: frameworks save, evaluate, log
+#: and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved. Where the
+#: first data-parallel rank alone is busy it may save, evaluate or log for all: of 10 recorded jobs 7 saved.
 PLANNED_CHANCE = TOSS_UP
-#: ... and in most where the first data-parallel rank alone is busy: who evaluates or logs for all is mostly that, too. How often
-#: was not measured; it is enough to be told.
-FIRST_CHANCE = 0.28
+#: A stop that was seen once is as probably neither of these: of 7 recorded jobs with one, one saved.
+ONCE_CHANCE = TOSS_UP
 #: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels. How often that
 #: is so was not measured: it is told beside the others, and less probable than they are.
 MOST_LOADERS, READING_STAGES, LOADER_CHANCE = 16, 2, 0.28
@@ -112,19 +114,16 @@ def _measure_doubts(
             of_all += gain
     by_loader = not is_told and n_stages <= READING_STAGES and period is not None and period <= MOST_LOADERS
     of_loader = LOADER_CHANCE * of_all / total if by_loader else 0.0
-    doubt = 0.0 if is_told else PLANNED_CHANCE * min((of_all + in_optimizers) / (EXPLAINED_SHARE * total), 1.0)
-    doubt *= 1.0 - of_loader
-    if not is_told:
-        doubt = max(doubt, FIRST_CHANCE * of_first / total)
+    of_once = ONCE_CHANCE if not is_told and borders["stall.hits"].value == 1.0 else 0.0
+    doubt = 0.0 if is_told else PLANNED_CHANCE * (1.0 - of_loader) * (1.0 - of_once)
     saving = evidence.op == Op.CHECKPOINT
     workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)
     n_workers = max((on.size for on in gains.blame_s.values()), default=0)
     between = lost.get("between-steps", 0.0) / total
     hidden = is_told and not on_one_clock and workers < n_workers
     mostly_optimizers = in_optimizers > of_all + of_first
-    is_rare = not is_told and (borders["stall.hits"].value or 0.0) < MIN_PERIODIC_HITS
     return {
-        "stall.rare_doubt": Feature(max(PLANNED_CHANCE - doubt - of_loader, 0.0) if is_rare else 0.0),
+        "stall.rare_doubt": Feature(of_once),
         "stall.planned_doubt": Feature(0.0 if mostly_optimizers else doubt),
         "stall.optimizer_doubt": Feature(doubt if mostly_optimizers else 0.0),
         "stall.loader_doubt": Feature(of_loader),
@@ -138,6 +137,9 @@ def _measure_borders(breakdown: Breakdown, order: Ints, gains: Gains, evidence: 
     borders, lost, seen = _lost_at_borders(steps, order, gains)
     top = float(lost.max(initial=0.0))
     hits = lost > HIT_SHARE * top if top > NEGLIGIBLE_SHARE * gains.replayed_s else np.zeros(len(lost), dtype=bool)
+    lesser = lost > LESSER_SHARE * top
+    if 0 < hits.sum() < MIN_PERIODIC_HITS and find_exact_period(borders[seen | lesser], lesser[seen | lesser]):
+        hits = lesser
     found = _describe_period(borders[seen | hits], hits[seen | hits])
     if not hits.any():
         missing = Feature.missing("nothing that was found at the start or end of steps costs time")

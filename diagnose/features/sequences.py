@@ -34,6 +34,8 @@ READS_AS = {
     "imply; 1 even; misleads on short traces",
     "sequence.worst_ratio": "the longest microbatch over a typical one; 1 even; misleads when one outlier stands for all",
 }
+#: A step is as long as usual up to this part.
+AS_USUAL = 0.03
 #: Microbatches needed for a fit of up to three coefficients.
 MIN_MICROBATCHES = 8
 
@@ -166,10 +168,14 @@ def _explain_steps(breakdown: Breakdown, trace: Trace) -> Feature:
     n_steps = len(breakdown.steps)
     counts = np.bincount(at, minlength=n_steps)
     work_s = np.bincount(at, fitted, n_steps)[counts > 0] / counts[counts > 0]
-    excess = np.maximum(breakdown.step_ratio[0, counts > 0] - 1.0, 0.0)
+    ratio = breakdown.step_ratio[0, counts > 0]
+    excess = np.maximum(ratio - 1.0, 0.0)
     if not excess.any():
         return Feature.missing("no step is slow as a whole")
-    more = np.clip(work_s / np.median(work_s) - 1.0, 0.0, excess)
+    # Usual work is that of the steps that are as long as usual: where steps grow that is no median.
+    off = np.abs(ratio - 1.0)
+    usual_s = np.median(work_s[off <= max(AS_USUAL, float(off.min()))])
+    more = np.clip(work_s / usual_s - 1.0, 0.0, excess)
     return Feature(float(more.sum() / excess.sum()))
 
 

@@ -75,7 +75,7 @@ def _describe(trace: Trace, where: Where, what: str) -> str:
         stages = f"stage {where.stages[0]}" if len(where.stages) == 1 else f"stages {', '.join(map(str, where.stages))}"
         groups = "group" if len(where.stages) == 1 else "groups"
         named.append(f"the network of the data-parallel {groups} of {stages}")
-    return f"mend {', and '.join(named)}" if named else "mend the network: transfers are slow everywhere at times"
+    return f"mend {', and '.join(named)}" if named else "mend the network: transfers are slow everywhere"
 
 
 def _name_switch(one: list[str], other: list[str]) -> str:

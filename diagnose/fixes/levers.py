@@ -21,13 +21,11 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.budget import Budget, Lever
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Work
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
+from diagnose.model.planned import find_planned_collections
 from diagnose.model.remedy import Refusal
 from diagnose.model.schedule import SCHEDULES, SPLITTING, V_SHAPED
-from diagnose.model.stalls import TOGETHER_SHARE
 from diagnose.numerics.figures import write_figure
 
-#: Of fewer collections nobody knows how far apart they are: a trace of three steps may hold one of every hundred.
-LEAST_COLLECTIONS = 2
 #: What gives back less than this part of the step is not listed (as causes, `--min-speedup`), nor priced where it cannot be more.
 WORTH_LISTING = 0.02
 #: ... and another layout of the pipeline not below this: nobody changes that for less.
@@ -161,19 +159,13 @@ def _launch_sooner(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
 
 def _collect_less_often(analysis: Analysis, budget: Budget) -> Iterator[_Idea]:
     """Let collections that all workers take at a planned place be further apart, so that they cost next to nothing."""
-    if (budget.host or 0.0) < WORTH_LISTING:
+    if (budget.evaluation or 0.0) < WORTH_LISTING:
         return
-    planned = [np.nan_to_num((b.end_s - b.start_s)[b.nodes.op == Op.GC]) for b in analysis.trace.blocks]
-    longest_s = max((float(seconds.max(initial=0.0)) for seconds in planned), default=0.0)
-    least_s, n_workers = planned_gc.LEAST_SHARE * longest_s, analysis.trace.n_dp * analysis.trace.n_stages
-    # By step: whether most workers collect in it.
-    hits = np.concatenate([(s > least_s).sum(axis=(0, 2)) >= TOGETHER_SHARE * n_workers for s in planned])
-    if hits.sum() < LEAST_COLLECTIONS:
+    planned = find_planned_collections(analysis.trace)
+    if planned is None:
         return
-    pause_s = np.concatenate([seconds.max(axis=(0, 2), initial=0.0) for seconds in planned])  # (n_steps,)
-    now_s = float(np.quantile(pause_s[hits], planned_gc.LONGEST_QUANTILE))
-    interval = planned_gc.find_interval(np.concatenate([b.steps for b in analysis.trace.blocks]), hits)
-    every = planned_gc.choose_interval(now_s, analysis.gains.replayed_s)
+    interval = planned.interval_steps
+    every = planned_gc.choose_interval(planned.pause_s, analysis.gains.replayed_s)
     if every > interval:
         yield _Idea(
             "collect-less-often",

@@ -11,9 +11,10 @@ from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import read_whole
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove, Spend
+from diagnose.model.planned import LEAST_SHARE, LONGEST_QUANTILE, find_interval
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.stalls import TOGETHER_SHARE, StallKind
-from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.model.trace import Ints, Seconds
 from diagnose.numerics.chance import chance_of_many
 from diagnose.numerics.figures import write_figure
 from diagnose.numerics.robust import weighted_median
@@ -25,12 +26,8 @@ SETTINGS = {"every": "steps between two collections; chosen from the length of t
 INTERVALS = (10, 20, 50, 100, 200, 500, 1000)
 #: The planned pauses may cost this part of the step.
 PLANNED_SHARE = 1e-3
-#: All ranks pause together, and wait for the longest pause: this quantile of those seen last.
-LONGEST_QUANTILE = 0.9
 #: Which part of the pauses, the last ones, says how long a pause is now.
 RECENT_SHARE = 0.5
-#: Beside pauses of which half of the time is lost to longer ones, those below this part of them are nothing.
-LEAST_SHARE = 0.1
 #: Pauses from which on their growth with the steps is fitted.
 MIN_FOR_GROWTH = 8
 #: Pauses are said to grow where so many later ones are longer by chance this seldom at most.
@@ -110,12 +107,6 @@ def _together(analysis: Analysis) -> int | None:
     if workers.size < 2 or seconds.shape[1] < 2 or np.median(hits) < TOGETHER_SHARE:
         return None
     return round(find_interval(analysis.breakdown.steps, workers >= TOGETHER_SHARE))
-
-
-def find_interval(steps: Ints, hits: Bools) -> float:
-    """Say every how many steps something happens; of one time alone nobody knows, and it is as often as there are steps."""
-    at = np.sort(steps[hits])
-    return float(np.median(np.diff(at))) if len(at) > 1 else float(len(steps))
 
 
 def _length_now(steps: Ints, pause_s: Seconds) -> tuple[float, float]:

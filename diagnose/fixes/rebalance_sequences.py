@@ -64,8 +64,8 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     asked = _read(settings)
     spread = analysis.breakdown.microbatch_spread
     if float(np.std(np.log(implied_cost(analysis.breakdown)))) < EVEN_SPREAD:
-        much = "" if spread is None else f" (they vary by {spread:.1%})"
-        return Refusal(f"microbatches take about as long as each other{much}")
+        much = "" if spread is None else f" by {spread:.1%},"
+        return Refusal(f"microbatches vary{much} no more than by chance: to deal them out would even out nothing")
     known = know(analysis)
     found = rebalance(analysis, known, asked)
     if isinstance(found, Refusal):

@@ -28,6 +28,7 @@ from diagnose.model.change import Remove
 from diagnose.model.place import Worker
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Bools, Trace
+from diagnose.numerics.figures import write_steps
 
 NAME = "replace-worker"
 TITLE = "drain slow workers and restart on healthy ones"
@@ -101,12 +102,13 @@ def weigh(analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
     if steps is None or left is None or left >= steps:
         return dataclasses.replace(remedy, figures=figures)
     until = "" if left == 0 else "let it finish; "
+    after = write_steps(steps, analysis.gains.replayed_s - gain_s)
     ends = "the trace goes to the job's end" if left == 0 else f"{left:,} steps are left"
     return dataclasses.replace(
         remedy,
         summary=f"{until}before the next job {remedy.summary}",
         figures=figures,
-        risks=(*remedy.risks[:-1], f"{ends}, and a restart pays off after {steps:,} steps"),  # nothing is trained again
+        risks=(*remedy.risks[:-1], f"{ends}, and a restart pays off after {after}"),  # nothing is trained again
     )
 
 

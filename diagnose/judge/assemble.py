@@ -42,7 +42,7 @@ def assemble(
         checked=verdict.checked,
         not_checked=verdict.not_checked,
         features={key: feature.value for key, feature in analysis.features.items()},
-        warnings=(*list_caveats(analysis), *verdict.warnings),
+        warnings=(*(text for text in list_caveats(analysis) if text != verdict.why), *verdict.warnings),
         dp_labels=trace.dp_labels,
         stage_labels=trace.stage_labels,
         ranks=trace.ranks,

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from diagnose.judge.rest import describe_more_work
 from diagnose.judge.rule import Rule
 from diagnose.judge.unknown import UNKNOWN
+from diagnose.judge.worth import measure_planned_collections
 from diagnose.model.analysis import Analysis
 from diagnose.model.budget import UNEXPLAINED, Budget, CleanStep
 from diagnose.model.cause import Cause
@@ -42,6 +44,8 @@ def share_out(analysis: Analysis, rules: Sequence[Rule], causes: Sequence[Cause]
         left -= share * scale
     lacking = _list_lacking(analysis, parts, claimed)
     _add_host_time(analysis, parts)
+    # The clean step counts collections of all workers at a planned place as late launches.
+    _move(parts, "host", "evaluation", min(measure_planned_collections(analysis), parts["host"]))
     host = analysis.trace.recording.host if analysis.trace.recording else None
     return Budget(
         **{name: None if name in lacking else parts[name] for name in Budget.PARTS},
@@ -113,6 +117,8 @@ def _own_parts(analysis: Analysis, claimed: set[str], lost: float) -> dict[str, 
     found["checkpoint"] = saves
     for name, part in OWN.items():
         found[part] += cost(name)
+    if describe_more_work(analysis):
+        found["compute"] += cost("step")
     found["between_steps"] -= min(saves, found["between_steps"])
     if _has_host_time(analysis):  # rows of planned work are what the host does between kernels
         _move(found, "evaluation", "host", found["evaluation"] * (1.0 - _share_of_evaluation(analysis)))

@@ -4,10 +4,12 @@ import numpy as np
 
 from diagnose.judge.confidence import runs_beside
 from diagnose.judge.other_work import describe_types
-from diagnose.judge.rest import describe_unproven_plan
+from diagnose.judge.rest import describe_more_work, describe_unproven_plan
+from diagnose.judge.worth import measure_planned_collections
 from diagnose.model.analysis import Analysis
 from diagnose.model.components import STALLED
 from diagnose.model.optype import Op, of_types
+from diagnose.model.planned import find_planned_collections
 from diagnose.model.stalls import StallKind
 from diagnose.numerics.figures import write_figure, write_percent
 
@@ -27,6 +29,8 @@ def list_caveats(analysis: Analysis) -> tuple[str, ...]:
         *_describe_clocks(analysis),
         *_describe_overlap(analysis),
         *_describe_planned(analysis),
+        *_describe_collections(analysis),
+        *_describe_more_work(analysis),
         *describe_types(analysis),
     )
 
@@ -49,6 +53,21 @@ def _describe_planned(analysis: Analysis) -> list[str]:
         return []
     said = f"evaluation, logging and what else is planned takes {write_percent(share)} of the time; that is no fault"
     return [said, *_describe_uneven_plan(analysis)]
+
+
+def _describe_collections(analysis: Analysis) -> list[str]:
+    """Say how much time collections take that all workers make together, and every how many steps."""
+    planned, share = find_planned_collections(analysis.trace), measure_planned_collections(analysis)
+    if planned is None or share < MENTIONED_SHARE:
+        return []
+    every = f"planned collections every {write_figure(planned.interval_steps, 2)} steps"
+    return [f"{every} take {write_percent(share)} of the time: a longer interval takes less"]
+
+
+def _describe_more_work(analysis: Analysis) -> list[str]:
+    """Say how much time steps take for more tokens than usual."""
+    said = describe_more_work(analysis)
+    return [said] if said and analysis.gains.recoverable("step") >= MENTIONED_SHARE else []
 
 
 def _describe_uneven_plan(analysis: Analysis) -> list[str]:

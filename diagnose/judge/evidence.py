@@ -69,6 +69,11 @@ def list_evidence(
         text = f"from step {change.step} on it is on another level, which chance does with a probability of {chance}"
         values: dict[str, float | None] = {"before": change.before, "after": change.after, "chance": change.chance}
         yield EvidenceItem("change-point", f"{rule.id}/step-{change.step}", text, values)
+    if course and course.when.period_steps is not None and course.steps:
+        n = len({step % int(course.when.period_steps) for step in course.steps})
+        if n > 1:
+            text = f"it is there in {n} of every {course.when.period_steps:.0f} steps"
+            yield EvidenceItem("change-point", f"{rule.id}/every", text, {"period_steps": course.when.period_steps})
     yield from _describe_classifier(analysis, prediction, judgement)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from diagnose.judge.confidence import clocks_differ
 from diagnose.judge.unknown import NOISY_SHARE, UNKNOWN_SHARE, comes_and_goes
-from diagnose.judge.worth import is_unmeasured
+from diagnose.judge.worth import clean_without_collections, is_unmeasured
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Work
 from diagnose.model.components import COMPONENTS, STALLED
@@ -131,6 +131,8 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     gains = analysis.gains
     if excuses := _list_excuses(analysis, explained, max(UNKNOWN_SHARE, least)):
         name = max(excuses, key=gains.recoverable)
+        if name == "step" and (more := describe_more_work(analysis)):
+            return more
         cost = write_percent(gains.recoverable(name))
         return f"{COMPONENTS[name]} cost {cost} of the step time, {excuses[name]}; {NO_CAUSE}"
     steps_s = gains.replayed_steps_s
@@ -150,6 +152,17 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     if max(spread, longest, waste) < much:
         said.append(f"many small losses cost {write_percent(parts)} together")
     return "; ".join([*said, NO_CAUSE])
+
+
+def describe_more_work(analysis: Analysis) -> str:
+    """Say what steps with more tokens cost, where tokens tell that slow steps have more work; empty elsewhere."""
+    tells = analysis.features.get("sequence.slow_steps")
+    if tells is None or tells.value is None or "step" not in analysis.gains.traits:
+        return ""
+    if not analysis.gains.traits["step"].is_excused(analysis.features, ()):
+        return ""
+    cost = write_percent(analysis.gains.recoverable("step"))
+    return f"steps with more tokens take longer: {cost} of the time is more work, by the columns, and no fault"
 
 
 def _list_excuses(analysis: Analysis, explained: Collection[str], least: float) -> dict[str, str]:
@@ -184,15 +197,15 @@ def _measure_waste(analysis: Analysis) -> float:
 def _measure_longest(analysis: Analysis) -> float:
     """Say which part of the step time is beyond a usual step, without all that was found, and what rows of other types fill.
 
-    These may hold up one stage after the other.
+    These may hold up one stage after the other. Planned collections are known, too.
     """
-    steps_s, others = analysis.gains.clean_steps_s, analysis.trace.others
+    steps_s, others = clean_without_collections(analysis), analysis.trace.others
     filled_s = np.zeros((len(steps_s), analysis.trace.n_dp, analysis.trace.n_stages))
     at = np.searchsorted(np.sort(analysis.breakdown.steps), others.step)
     known = np.isin(others.step, analysis.breakdown.steps)
     np.add.at(filled_s, (at[known], others.dp[known], others.stage[known]), (others.end_s - others.start_s)[known])
     filled = float(filled_s.max(axis=1).sum(axis=1).mean()) / analysis.gains.clean_s
-    return 1.0 - float(np.median(steps_s)) / analysis.gains.clean_s - filled
+    return float(steps_s.mean() - np.median(steps_s)) / analysis.gains.clean_s - filled
 
 
 def _measure_planned(analysis: Analysis) -> float:

@@ -10,10 +10,11 @@ from diagnose.judge.rule import Rule
 from diagnose.judge.timing import date_cause
 from diagnose.judge.worth import is_unmeasured, measure_alone, share_of
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import Cause, EvidenceItem
+from diagnose.model.cause import Cause, EvidenceItem, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.fingerprint import name_fault
 from diagnose.model.stalls import StallKind
+from diagnose.numerics.figures import write_figure
 
 #: What is said of time that no rule explains.
 UNKNOWN = "unknown"
@@ -44,6 +45,10 @@ SILENT = (
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
 #: What may make all workers slower from one step on.
 FOR_ALL = "it may be more work, as longer sequences or batches, or what hosts share, as power"
+#: What makes such a pause.
+ONCE = "a restart, the scheduler or a save does that"
+#: What comes at an interval on nobody more than on others.
+AS_PLANNED = "as planned work does: a collection of garbage, a log, a profiler"
 BUSY_HOST = "between processes of one host is no network: look at what else takes its cores (top)"
 
 
@@ -104,8 +109,12 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
     if component == "transfer":
         text += f"; {BUSY_HOST if analysis.trace.is_on_one_cpu else TRANSFERS}"
     when = date_cause(analysis, (component,), place)
+    if (once := _describe_stop(analysis, component)) is not None:
+        title, text, when = once
     if component == "step" and not where.workers and when.pattern in ("onset", "transient"):
         text += f"; {FOR_ALL}"
+    if when.period_steps is not None and not where.workers:
+        text += f"; it comes every {when.period_steps:.0f} steps, on nobody more than on others, {AS_PLANNED}"
     for fact, missed, components in UNSEEN:
         if component in components and getattr(analysis.trace.job, fact) is False:
             text += f"; {missed}"
@@ -122,3 +131,18 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
         fingerprint=name_fault(analysis.trace.job, f"{UNKNOWN}/{component}", None, where),
         check=rule.check_on(analysis.trace.job) if rule is not None else None,
     )
+
+
+def _describe_stop(analysis: Analysis, component: str) -> tuple[str, str, When] | None:
+    """Say when and for how long everybody stands still at an end of a step, where that happens once; None elsewhere."""
+    gains, hits = analysis.gains, analysis.features.get("stall.hits")
+    border = gains.traits[component].border
+    if border is None or hits is None or hits.value != 1.0:
+        return None
+    lost_s = gains.replayed_steps_s - gains.alone_steps_s[component]
+    at = int(lost_s.argmax())
+    step, last = int(analysis.breakdown.steps[at]), int(analysis.breakdown.steps.max())
+    where = f"{'before' if border == 'start' else 'after'} step {step}"
+    text = f"everybody stands still once, for {write_figure(float(lost_s[at]), 2)} s {where}: {ONCE}"
+    when = When("sporadic") if step == last else When("transient", step, step + 1)
+    return f"{UNKNOWN} cause: one pause of all workers", text, when

@@ -3,9 +3,13 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from diagnose.model.analysis import Analysis
-from diagnose.model.change import Remove
+from diagnose.model.change import Remove, Scale
 from diagnose.model.components import Gains
+from diagnose.model.optype import Op
+from diagnose.model.planned import find_planned_collections
 from diagnose.model.trace import Bools, Seconds
 
 #: Whatever speedup is asked for, less than this is rounding.
@@ -56,6 +60,20 @@ def measure_named(analysis: Analysis, components: Sequence[str], workers: Bools)
     gains = analysis.gains
     step_s = float(analysis.price([Remove(name, workers) for name in components]).mean())
     return (gains.replayed_s - step_s) / gains.recorded_s
+
+
+def clean_without_collections(analysis: Analysis) -> Seconds:
+    """Give the clean steps without planned collections, seconds of shape (n_steps,); costs one replay where there are any."""
+    if find_planned_collections(analysis.trace) is None:
+        return analysis.gains.clean_steps_s
+    none = Scale(frozenset({int(Op.GC)}), np.zeros((1, 1, 1)))
+    return analysis.price([*(Remove(name) for name in analysis.gains.alone_s), none])
+
+
+def measure_planned_collections(analysis: Analysis) -> float:
+    """Say which part of the recorded step planned collections take."""
+    gains = analysis.gains
+    return max(gains.clean_s - float(clean_without_collections(analysis).mean()), 0.0) / gains.recorded_s
 
 
 def most_gain(gains: Gains, components: Sequence[str]) -> float:

@@ -7,6 +7,9 @@ import math
 
 #: What is nearer to 0 than this is told as a bound.
 _SMALL = 1e-4
+#: Steps that take longer than this are told in days: nobody plans with millions of them.
+_MOST_DAYS = 30.0
+_DAY_S = 86_400.0
 #: A factor above this is told as a bound: nobody needs more of it, and features that are ratios end here or later.
 LARGE_RATIO = 100
 
@@ -43,3 +46,15 @@ def write_percent(share: float) -> str:
     ('3.4%', '100%')
     """
     return f"{write_figure(100.0 * share, 2)}%"
+
+
+def write_steps(steps: float, step_s: float) -> str:
+    """Write so many steps, or, where they take months, the days of them.
+
+    >>> write_steps(2048, 1.66), write_steps(1, 1.0), write_steps(139_714_673, 0.4)
+    ('2,048 steps', '1 step', '650 days')
+    """
+    days = steps * step_s / _DAY_S
+    if days > _MOST_DAYS:
+        return f"{write_figure(days, 2)} days"
+    return f"{int(steps):,} step{'' if steps == 1 else 's'}"

@@ -3,6 +3,7 @@
 Enters: step numbers and which of them are hit. Leaves: the period, how exactly it is kept, and the chance of that.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from diagnose.numerics.chance import divergence
 MIN_HITS = 2
 #: Twice always looks periodic: it is told from so many on.
 MIN_PERIODIC_HITS = 3
+#: Steps keep an interval without exception where chance does so rarely. Longer ones are not looked at.
+EXACT_CHANCE, MAX_EXACT = 0.05, 1000
 #: Distances looked at: the candidates grow with their square.
 MAX_GAPS = 64
 #: Periods that are always tried, as sampled steps miss some multiples.
@@ -63,6 +66,50 @@ def find_period(steps: NDArray[np.int64], hits: NDArray[np.bool_]) -> tuple[int,
         if regularity > best[0] + BETTER and count >= MIN_HITS:
             best = (regularity, period, chance)
     return best[1], best[0], best[2]
+
+
+def find_exact_period(steps: NDArray[np.int64], hits: NDArray[np.bool_]) -> int | None:
+    """Find the interval that steps keep without exception, whether one or several of each are hit; None where there is none.
+
+    Parameters
+    ----------
+    steps : ndarray of int64, shape (n_steps,)
+        Step numbers, increasing.
+    hits : ndarray of bool, shape (n_steps,)
+
+    >>> find_exact_period(np.arange(34), np.arange(34) % 10 < 5)
+    10
+    """
+    if not hits.any():
+        return None
+    first = int(hits.argmax())
+    since, hit = steps[first:] - steps[first], hits[first:]
+    n_steps, n_hits = len(since), int(hit.sum())
+    # The first of all may be left out, as that of step 0.
+    least, most = max(2, int(steps[first] - steps[0])), int(since[-1]) // (MIN_PERIODIC_HITS - 1)
+    for period in range(least, min(most, MAX_EXACT) + 1):
+        rounds, phase = np.divmod(since, period)
+        there, n_hit = np.bincount(phase), np.bincount(phase, weights=hit)
+        if len(np.unique(rounds[hit])) < MIN_PERIODIC_HITS or ((n_hit > 0) & (n_hit < there)).any():
+            continue
+        # Of the ways to choose as many hits, the first one given, those that keep the interval.
+        ways = _count_choices(there[1:][there[1:] > 0].tolist(), n_hits - int(there[0]))
+        if (period - 1) * ways / math.comb(n_steps - 1, n_hits - 1) <= EXACT_CHANCE:
+            return period
+    return None
+
+
+def _count_choices(sizes: Sequence[int], total: int) -> int:
+    """Count the ways to choose some of several sizes so that they add up to a total.
+
+    >>> _count_choices([1, 2, 3], 3)
+    2
+    """
+    ways = [1] + [0] * total
+    for size in sizes:
+        for n in range(total, size - 1, -1):
+            ways[n] += ways[n - size]
+    return ways[total]
 
 
 class Train(NamedTuple):

@@ -7,15 +7,16 @@ import re
 from collections.abc import Sequence
 
 from diagnose.model.budget import Lever
-from diagnose.model.cause import Alternative, Cause, Fix, NotChecked, RefusedFix
+from diagnose.model.cause import Alternative, Cause, EvidenceItem, Fix, NotChecked, RefusedFix
 from diagnose.model.collectives import CollectivesDocument
 from diagnose.model.components import COMPONENTS, STALLED
-from diagnose.model.diagnosis import Diagnosis
+from diagnose.model.diagnosis import PROBABLE, Diagnosis
 from diagnose.model.diagnosis_document import LogRestart, LogSpikes, MadeBy
 from diagnose.model.place import Shape
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Job
 from diagnose.model.training_log import LogFacts
+from diagnose.numerics.figures import write_steps
 from diagnose.report import words
 from diagnose.report.escape import escape, name, prose
 
@@ -408,8 +409,19 @@ def describe_evidence(cause: Cause) -> list[str]:
     """Give the sentences that speak for a cause, each with who says it where that is not a rule."""
     return [
         prose(item.text) if item.source == "rule" else f"{prose(item.text)} ({escape(item.source)})"
-        for item in cause.evidence
+        for item in list_told(cause)
     ]
+
+
+def list_told(cause: Cause) -> tuple[EvidenceItem, ...]:
+    """List the evidence that is told beside a cause.
+
+    Where the cause is a guess, or may be something else, the classifier's probability is not: it is of the cause with all else that
+    looks like it.
+    """
+    if cause.confidence >= PROBABLE and not cause.alternatives:
+        return cause.evidence
+    return tuple(item for item in cause.evidence if item.source != "classifier") or cause.evidence
 
 
 def list_slow_ranks(diagnosis: Diagnosis) -> list[str]:
@@ -434,7 +446,9 @@ def predict(fix: Fix) -> str | None:
         return None
     gain = f"predicted: {words.pace(fix.predicted_step_time, fix.predicted_speedup)}"
     steps = fix.figures.get("break_even_steps")
-    return gain + (f"; a restart pays off after {words.count(int(steps), 'step')}" if steps is not None else "")
+    return gain + (
+        f"; a restart pays off after {write_steps(steps, fix.predicted_step_time)}" if steps is not None else ""
+    )
 
 
 def split_how(fix: Fix | Lever) -> list[str]:

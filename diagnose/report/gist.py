@@ -16,6 +16,7 @@ from diagnose.model.diagnosis import PROBABLE, Diagnosis
 from diagnose.model.diagnosis_document import Plan
 from diagnose.model.place import Shape
 from diagnose.model.training_log import LogFacts
+from diagnose.numerics.figures import write_steps
 from diagnose.report import facts, words
 from diagnose.report.budget import list_parts
 from diagnose.report.escape import escape, prose
@@ -261,12 +262,13 @@ def _pays_off(fix: Fix) -> str:
     steps, step_s = fix.figures.get("break_even_steps"), fix.predicted_step_time
     if steps is None or step_s is None:
         return ""
-    return f", pays off after {words.count(int(steps), 'step')} ({words.hours(steps * step_s / 3600)} h)"
+    return f", pays off after {write_steps(steps, step_s)} ({words.hours(steps * step_s / 3600)} h)"
 
 
 def list_reasons(cause: Cause) -> list[str]:
     """Give the first sentences that speak for a cause."""
-    items = [item for item in cause.evidence if not item.id.endswith(_DOUBTS)] or cause.evidence
+    told = facts.list_told(cause)
+    items = [item for item in told if not item.id.endswith(_DOUBTS)] or told
     first = sorted(items, key=lambda item: _SOURCES.index(item.source))  # stable
     return [prose(item.text).rstrip(".") for item in first[:_SENTENCES]]
 

@@ -448,8 +448,10 @@ def first_line(
 
 
 def name_alternative(other: Alternative, cause: Cause) -> str:
-    """Name what else a cause may be: another one, escaped, or itself in another place."""
-    return "other places" if other.cause == cause.cause else escape(other.cause)
+    """Name what else a cause may be: another one, escaped, or itself in another place; planned work by what it is."""
+    if other.cause == cause.cause:
+        return "other places"
+    return "evaluation or logging" if other.cause == "evaluation" else escape(other.cause)
 
 
 def titled(cause: Cause, shape: Shape | None = None) -> str:

@@ -4,6 +4,7 @@ Enters: rows whose step, dp rank and stage are numbered. Leaves: the same withou
 operation appears twice.
 """
 
+import dataclasses
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,7 +15,7 @@ from diagnose.model.optype import Op, of_types
 from diagnose.model.trace import Evidence, Ints, Seconds
 from diagnose.trace.dense import Dense
 from diagnose.trace.member_labels import MemberLabels
-from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
+from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows
 
 #: A step was run again when at least this part of its forwards is there twice.
 DOUBLED_SHARE = 0.3
@@ -188,11 +189,12 @@ def keep_last_attempt(
         The attempts take turns: they are two runs at a time.
     """
     forwards = np.flatnonzero(rows.op == int(Op.FORWARD))
-    seq = None if rows.seq is None else rows.seq[forwards]
-    if seq is None or not len(seq) or seq.min() < 0:
-        return rows, at, ()
-    again = _steps_run_again(rows, at, forwards, seq, n_steps)
+    again, goes_on = _steps_run_again(rows, at, forwards, rows.seq, n_steps), False
     if not len(again):
+        # Where operations are counted on, microbatches begin anew. Evaluations have some, too, and no backwards.
+        backwards = np.flatnonzero(rows.op == int(Op.BACKWARD))
+        again, goes_on = _steps_run_again(rows, at, backwards, _number_microbatches(rows), n_steps), True
+    if not len(again) or (goes_on and 2 * len(again) > n_steps):
         return rows, at, ()
     drop = np.zeros(len(rows), dtype=bool)
     n_unclear = 0
@@ -213,16 +215,43 @@ def keep_last_attempt(
     pairs = np.isfinite(last_s[:-1]) & np.isfinite(first_s[1:])
     turns = np.count_nonzero(last_s[:-1][pairs] < first_s[1:][pairs])
     if turns > MIN_TURNS_SHARE * np.count_nonzero(pairs):
+        if goes_on:
+            return rows, at, ()
         _refuse(labels[again], "are there twice, in turns", name)
     warnings.append(
         f"{len(again)} steps are in the file more than once (a restart, or two runs: {describe_steps(labels[again])}): the last "
         "attempt is analysed" + (f"; {n_unclear} whose attempts overlap in time are left out" if n_unclear else "")
     )
-    return take_rows(rows, ~drop), take_index(at, ~drop), (int(again.min()),)
+    rows, at = take_rows(rows, ~drop), take_index(at, ~drop)
+    return (_count_anew(rows, at, again) if goes_on else rows), at, (int(again.min()),)
 
 
-def _steps_run_again(rows: Rows, at: RowIndex, forwards: Ints, seq: NDArray[Any], n_steps: int) -> Ints:
-    """Find the steps most of whose forwards are there twice under the same number, `seq`, at different times."""
+def _number_microbatches(rows: Rows) -> NDArray[Any] | None:
+    """Number the microbatches of all chunks; None where the file does not."""
+    if rows.microbatch is None or not len(rows):
+        return None
+    chunk = 0 if rows.chunk is None else np.maximum(rows.chunk, 0).astype(np.int64)
+    number = rows.microbatch.astype(np.int64)
+    return np.where(number >= 0, number + chunk * (int(number.max()) + 1), -1)
+
+
+def _count_anew(rows: Rows, at: RowIndex, steps: Ints) -> Rows:
+    """Count the operations of some steps from 0 on, where an attempt that is gone was counted with them."""
+    if rows.seq is None:
+        return rows
+    of_steps = np.flatnonzero(np.isin(at[0], steps))
+    seq = rows.seq.copy()
+    sizes = (int(at[0].max()) + 1, int(at[1].max()) + 1, int(at[2].max()) + 1)
+    key = row_key(rows, at, sizes)[of_steps]
+    seq[of_steps] = derive_seq(key, rows.start_s[of_steps], rows.duration_s[of_steps])
+    return dataclasses.replace(rows, seq=seq)
+
+
+def _steps_run_again(rows: Rows, at: RowIndex, forwards: Ints, numbers: NDArray[Any] | None, n_steps: int) -> Ints:
+    """Find the steps most of whose computes of a type, `forwards`, are there twice under the same number at different times."""
+    seq = None if numbers is None else numbers[forwards]
+    if seq is None or not len(seq) or seq.min() < 0:
+        return np.zeros(0, dtype=np.int64)
     n_dp, n_stages, n_seq = (int(values.max()) + 1 for values in (at[1], at[2], seq))
     n_cells = n_steps * n_dp * n_stages * n_seq
     if n_cells > MAX_CELLS_PER_FORWARD * len(forwards) + SPARE_CELLS:

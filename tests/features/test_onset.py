@@ -53,6 +53,29 @@ def test_patterns(hits: str, pattern: str, onset: int | None, recovery: int | No
 
 
 @pytest.mark.parametrize(
+    ("hits", "period"),
+    [
+        (".........#" * 3, 10),
+        (("." * 10 + "#" * 10) * 2, None),
+        ("#####....." * 3 + "####", 10),
+        ("..........#.........#.........#.........", 10),
+        (".........#" * 2 + "........#.", None),
+        (".........#...#.....#.........#", None),
+    ],
+)
+def test_an_interval_kept_without_exception_is_told(hits: str, period: float | None) -> None:
+    """Single steps and stretches that come every so many steps, the first of all perhaps left out."""
+    when = When("sporadic") if period is None else When("periodic", period_steps=period)
+    assert find_course(np.arange(len(hits)), series(hits)).when == when
+
+
+def test_few_sampled_steps_keep_many_intervals_by_chance() -> None:
+    """Where hardly two steps share a place in it, no interval is told."""
+    steps = np.array([16, 17, 40, 41, 64, 65, 88, 89, 112, 113, 136, 137])
+    assert find_course(steps, series("#.....#..#..")).when == When("sporadic")
+
+
+@pytest.mark.parametrize(
     "effect", [np.zeros(N_STEPS), np.zeros(0), -np.ones(N_STEPS)], ids=["zero", "no steps", "negative"]
 )
 def test_no_effect_has_no_course(effect: np.ndarray) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from diagnose.features.periodicity import FIRST_CHANCE, LOADER_CHANCE, PLANNED_CHANCE, STOP_CHANCE, measure_periodicity
+from diagnose.features.periodicity import LOADER_CHANCE, ONCE_CHANCE, PLANNED_CHANCE, STOP_CHANCE, measure_periodicity
 from diagnose.model.feature import Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
@@ -208,25 +208,33 @@ def test_what_no_row_calls_a_save_may_be_planned(seconds: dict[str, list[float]]
         assert told[f"stall.{name}_doubt"].value == 0.0
 
 
-@pytest.mark.parametrize(("n_stops", "rows", "doubt"), [(3, (), 0.0), (2, (), PLANNED_CHANCE), (2, (101, 104), 0.0)])
-def test_two_stops_have_no_period(n_stops: int, rows: Sequence[int], doubt: float) -> None:
-    """Two stops of the first rank alone are as probably something else as a save, unless rows say so; a third has a period."""
-    stops = gains({"start-delay": [4.0 if step in (1, 4, 7)[:n_stops] else 0.0 for step in range(N_STEPS)]})
+@pytest.mark.parametrize(("n_stops", "rows", "doubt"), [(2, (), 0.0), (1, (), ONCE_CHANCE), (1, (101,), 0.0)])
+def test_one_stop_is_as_probably_something_else(n_stops: int, rows: Sequence[int], doubt: float) -> None:
+    """Whatever stops all workers once, as a restart, is seen like a save, unless rows say so; what comes again is no restart."""
+    stops = gains({"start-delay": [4.0 if step in (1, 4)[:n_stops] else 0.0 for step in range(N_STEPS)]})
     stops.blame_s["start-delay"] = np.array([[1.0], [0.0]])
     found = measure_periodicity(components(), stops, evidence([(Op.CHECKPOINT, row) for row in rows], seconds=8.0))
-    planned, rare = (found[f"stall.{name}_doubt"].value or 0.0 for name in ("planned", "rare"))
-    assert planned == (0.0 if rows else FIRST_CHANCE)
-    assert rare == pytest.approx(max(doubt - planned, 0.0))
+    planned, rare = (found[f"stall.{name}_doubt"].value for name in ("planned", "rare"))
+    assert rare == doubt
+    assert planned == (0.0 if rows else (1.0 - doubt) * PLANNED_CHANCE)
 
 
-@pytest.mark.parametrize(("of_first", "doubted"), [(0.55, True), (0.7, True), (0.8, False), (1.0, False)])
-def test_only_the_first_rank_saves_for_all(of_first: float, doubted: bool) -> None:
-    """A stop of the first of two dp ranks alone is mostly a save; a little more on it than on the other is nothing."""
+@pytest.mark.parametrize(("others", "period"), [((1, 3, 7, 9), 2.0), ((1, 4, 7, 9), None), ((1, 7), None)])
+def test_a_long_save_hides_no_others(others: Sequence[int], period: float | None) -> None:
+    """Saves five times as long as others are one of several where all keep an interval, and else alone."""
+    seconds = [4.0 if step == 5 else 0.8 if step in others else 0.0 for step in range(N_STEPS)]
+    assert lost({"start-delay": seconds})["stall.period_steps"].value == period
+
+
+@pytest.mark.parametrize(("of_first", "by_loader"), [(0.55, True), (0.7, True), (0.8, False), (1.0, False)])
+def test_what_only_the_first_rank_does_may_be_planned(of_first: float, by_loader: bool) -> None:
+    """A stop of the first of two dp ranks alone is a save or a log, and no loader; a little more on it is nothing."""
     stops = gains({"start-delay": every(3)})
     stops.blame_s["start-delay"] = np.array([[of_first], [1.0 - of_first]])
     found = measure_periodicity(components(), stops, evidence())
-    assert found["stall.loader_doubt"].value == (LOADER_CHANCE if doubted else 0.0)
-    assert found["stall.planned_doubt"].value == ((1.0 - LOADER_CHANCE) * PLANNED_CHANCE if doubted else FIRST_CHANCE)
+    loader = LOADER_CHANCE if by_loader else 0.0
+    assert found["stall.loader_doubt"].value == loader
+    assert found["stall.planned_doubt"].value == (1.0 - loader) * PLANNED_CHANCE
 
 
 @pytest.mark.parametrize(("in_optimizers", "told"), [(0.1, "planned"), (8.0, "optimizer")])

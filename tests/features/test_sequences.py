@@ -64,6 +64,25 @@ def test_steps_with_more_work_are_not_slow(recorded: bool) -> None:
     assert ("unknown" in [cause.cause for cause in job.diagnosis.causes]) != recorded
 
 
+def test_steps_that_grow_with_their_tokens_are_more_work() -> None:
+    """By 60% during the job: the fit is held against steps that are as long as usual, and all of it is computing, nothing lost."""
+    spec = JobSpec(pp=2, dp=4, microbatches=8, steps=30, seed=3, contiguous=True)
+    inputs = SequenceImbalance(quadratic_share=0.3, records_tokens=True).apply(draw_inputs(spec))
+    assert inputs.tokens is not None and inputs.tokens_sq is not None
+    more = np.linspace(1.0, 1.6, spec.steps)[:, None]
+    even = dataclasses.replace(
+        inputs,
+        work_s=draw_inputs(spec).work_s * more,
+        tokens=np.round(np.full(inputs.tokens.shape, 4096.0) * more),
+        tokens_sq=np.round(np.full(inputs.tokens_sq.shape, 4096.0**2) * more),
+    )
+    job = measure(record(even, simulate(even)))
+    assert job.analysis.features["sequence.slow_steps"].value > 0.8
+    assert job.diagnosis.causes == () and job.diagnosis.why.startswith("steps with more tokens take longer")
+    assert job.diagnosis.why not in job.diagnosis.warnings
+    assert job.diagnosis.budget is not None and job.diagnosis.budget.lost["unexplained"] < 0.03
+
+
 def test_implied_lengths_have_a_tail() -> None:
     """Long-tailed documents give microbatches far longer than the median one; even ones give 1."""
     spec = JobSpec(pp=2, dp=4, microbatches=8, steps=8, seed=3)

@@ -12,6 +12,7 @@ from diagnose.faults.inputs import Inputs, Pause, draw_inputs
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
+from diagnose.judge.caveats import list_caveats
 from diagnose.model.budget import Lever
 from diagnose.model.optype import Op
 from diagnose.model.schedule import SCHEDULES, V_SHAPED
@@ -130,3 +131,14 @@ def test_one_collection_does_not_tell_how_often_they_come() -> None:
 def test_no_lever_where_nothing_waits() -> None:
     """One stage whose communication is short."""
     assert levers_of(dataclasses.replace(SPEC, pp=1)) == {}
+
+
+def test_planned_collections_are_named_and_no_noise() -> None:
+    """Steps longer than usual for them are planned work, by its share; the job is healthy, and the lever is there."""
+    spec = dataclasses.replace(SPEC, pp=1, steps=40, contiguous=True)
+    measured = measure(generate(spec, [], [CollectAtTheEnd(8, seconds=30 * spec.forward_s)]).trace)
+    found = measured.diagnosis
+    assert found.verdict == "healthy" and found.budget is not None
+    share = 1.0 - step_s(spec) / found.step_time.recorded
+    assert found.budget.evaluation == pytest.approx(share, abs=0.01) and share > 0.1
+    assert any(text.startswith("planned collections every 8 steps take") for text in list_caveats(measured.analysis))

@@ -239,7 +239,7 @@ def refusal(job: Analysis, **settings: str) -> str:
 
 def test_refusals() -> None:
     """An even job, one microbatch, one rank without a pipeline, and a packer without documents."""
-    assert "about as long as each other" in refusal(analysis(SPEC))
+    assert "no more than by chance" in refusal(analysis(SPEC))
     alone = JobSpec(pp=1, dp=1, microbatches=12, steps=20, seed=3)
     assert "go nowhere else" in refusal(analysis(alone, SILENT))
     assert "no doc_lengths" in refusal(analysis(SPEC, SILENT), method="greedy")

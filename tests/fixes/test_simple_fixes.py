@@ -29,6 +29,7 @@ from diagnose.fixes.catalogue import list_fixes
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import count_workers
 from diagnose.model.analysis import Analysis
+from diagnose.model.planned import find_interval
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
 from diagnose.model.trace import Loader
 from tests.fixes.cases import analysis, at, best_fix, truth
@@ -195,6 +196,11 @@ def test_a_restart_pays_off_after() -> None:
     assert short.summary.startswith("let it finish; before the next job replace the worker")
     assert short.risks == ("10 steps are left, and a restart pays off after 334 steps",)
     assert over.summary.startswith("before the next job replace the worker")
+    job = dataclasses.replace(
+        job, trace=dataclasses.replace(job.trace, job=dataclasses.replace(job.trace.job, steps_total=last + 1))
+    )
+    nothing = replace_worker.weigh(job, remedy, 1e-6)
+    assert nothing.risks[0].endswith("days") and nothing.figures["break_even_steps"] == 1e8
 
 
 @pytest.mark.parametrize(
@@ -299,9 +305,9 @@ def test_computes_that_begin_late_have_connections_to_raise() -> None:
 def test_garbage_that_all_collect_is_so_many_steps_apart() -> None:
     """Three times in 32 steps, ten apart, is every ten, and not every eleven; where steps are left out, by their numbers."""
     steps = np.arange(32)
-    assert planned_gc.find_interval(steps, np.isin(steps, [9, 19, 29])) == 10.0
-    assert planned_gc.find_interval(3 * steps, np.isin(steps, [9, 19])) == 30.0
-    assert planned_gc.find_interval(steps, steps == 9) == 32.0
+    assert find_interval(steps, np.isin(steps, [9, 19, 29])) == 10.0
+    assert find_interval(3 * steps, np.isin(steps, [9, 19])) == 30.0
+    assert find_interval(steps, steps == 9) == 32.0
 
 
 def test_longer_intervals_of_checkpoints() -> None:

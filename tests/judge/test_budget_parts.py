@@ -51,6 +51,7 @@ def job(
     entries = tuple(Unobserved("theirs", reason, (word,)) for word, reason in (lacks or {}).items())
     members = None if wait_s is None else SimpleNamespace(wait_s=np.array(wait_s), steps=np.array([4, 5, 6]))
     return SimpleNamespace(
+        features={},
         trace=SimpleNamespace(
             blocks=[SimpleNamespace(nodes=SimpleNamespace(op=np.array(ops, dtype=np.int64)))],
             evidence=evidence or rows(),

@@ -341,9 +341,11 @@ def test_what_makes_steps_long_and_is_no_row() -> None:
         op=np.full(3, -2), step=np.array([7, 7, 99]), dp=np.array([0, 1, 0]), stage=np.array([0, 0, 1]),
         start_s=np.zeros(3), end_s=np.array([1.2, 6.0, 50.0]),
     )  # fmt: skip
+    none = np.zeros((0, 5, 2))
+    block = SimpleNamespace(nodes=SimpleNamespace(op=np.zeros(0)), start_s=none, end_s=none, steps=np.arange(5, 10))
     analysis: Any = SimpleNamespace(
         gains=SimpleNamespace(clean_steps_s=np.array([9.0, 9.0, 9.0, 21.0, 12.0]), clean_s=12.0),
         breakdown=SimpleNamespace(steps=np.array([5, 6, 7, 8, 9])),
-        trace=SimpleNamespace(n_dp=2, n_stages=2, others=rows),
+        trace=SimpleNamespace(n_dp=2, n_stages=2, others=rows, blocks=(block,)),
     )
     assert _measure_longest(analysis) == pytest.approx((12.0 - 9.0 - 6.0 / 5.0) / 12.0)

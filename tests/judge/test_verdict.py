@@ -459,6 +459,19 @@ def test_a_stall_that_happened_too_seldom_is_a_guess(hits: float, doubted: bool)
     assert (cause.when.pattern == "periodic") != doubted
 
 
+def test_one_pause_of_all_is_no_save_to_mend() -> None:
+    """Nobody knows what stopped everybody once: it is said when and for how long, and a save is what it may be, too."""
+    analysis = measured(
+        SPEC, CheckpointStall(period_steps=3, duration_s=2.0, where="before", phase=0, recorded=False)
+    ).analysis
+    seen = {"stall.hits": Feature(1.0), "stall.planned_doubt": Feature(0.2475), "stall.rare_doubt": Feature(0.495)}
+    analysis = dataclasses.replace(analysis, features=analysis.features | seen)
+    (cause,) = [c for c in reach(analysis).causes if "pause" in c.title]
+    assert cause.cause == "unknown" and not cause.fixes and cause.when.pattern == "transient"
+    assert cause.evidence[0].text.startswith("everybody stands still once, for 2")
+    assert [other.cause for other in cause.alternatives] == ["checkpoint-stall"]
+
+
 def test_faults_of_different_links_have_different_fingerprints() -> None:
     """Two slow links, neither of which names a worker, are two faults."""
     spec = JobSpec(pp=4, dp=4, microbatches=8, steps=10, seed=5)

@@ -44,6 +44,25 @@ def test_golden(name: str) -> None:
     assert_fits(page)
 
 
+def test_planned_work_is_named_by_what_it_is() -> None:
+    """What rank 0 does every few steps may be a log as well as an evaluation."""
+    assert words.name_alternative(Alternative("evaluation", 0.4, ""), unknown().causes[0]) == "evaluation or logging"
+
+
+def test_the_classifier_is_told_of_what_is_sure() -> None:
+    """Beside a guess, or with something else that it may be, its probability says more than is meant."""
+    said = EvidenceItem("classifier", "worker-fault/probability", "a classifier gives it 0.99", {})
+    found = worker_fault().causes[0]
+    sure = msgspec.structs.replace(found, confidence=0.9, alternatives=(), evidence=(found.evidence[0], said))
+    assert "a classifier gives it 0.99" in list_reasons(sure)
+    other = Alternative("stage-imbalance", 0.3, "")
+    for unsure in (
+        msgspec.structs.replace(sure, confidence=0.4),
+        msgspec.structs.replace(sure, alternatives=(other,)),
+    ):
+        assert list_reasons(unsure) == list_reasons(sure)[:-1]
+
+
 def test_golden_has_no_strangers() -> None:
     """Every golden file belongs to a page."""
     assert {path.stem for path in GOLDEN.iterdir()} == set(PAGES)

@@ -63,6 +63,17 @@ def test_some_steps_again() -> None:
     assert np.ptp(trace.step_origin_s[4:]) < 100.0
 
 
+def test_operations_that_are_counted_on_are_told_by_their_microbatches() -> None:
+    """Where the second run of a step counts its operations on, as one step with twice as many, it is a restart all the same."""
+    first, last = attempt(), attempt(late_s=RESTART_S)
+    key = ["step", "dp_rank", "stage", "optype"]
+    rows = pd.concat([first[first.step <= 5], last[last.step >= 4]]).sort_values("start_ts")
+    trace = load(rows.assign(seq_id=rows.groupby(key, observed=True).cumcount()))
+    assert trace.n_ops == load(first).n_ops
+    assert trace.restarted_steps == (4,)
+    assert any("2 steps" in warning and "4-5" in warning and "restart" in warning for warning in trace.warnings)
+
+
 def test_the_order_of_rows_says_nothing() -> None:
     """The last attempt is the later one, wherever its rows stand in the file."""
     first, last = attempt(), attempt(late_s=RESTART_S)
