@@ -16,6 +16,7 @@ from diagnose.model.transfers import SlowPlaces
 from diagnose.numerics.robust import lower_median, median, upper_level, upper_stretch, weighted_median
 from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.rings import Rings
 
 #: A place is slow if it loses so many times the seconds that a quarter of its equals stay below: noise is on all of them.
 OVER_EQUALS_RATIO = 3.0
@@ -182,6 +183,30 @@ def find_slow_places(
         mended_groups=np.maximum(mended_groups, more_groups),
         repeats=by_place,
     )
+
+
+def add_rings(
+    found: SlowPlaces,
+    rings: Rings,
+    observed: Sequence[Observed],
+    excesses: Sequence[Mapping[int, Seconds]],
+    spreads: Sequence[Mapping[int, float]],
+) -> SlowPlaces:
+    """Name the slow links of rings of groups that are slow, too; all but `rings` as for `find_slow_places`.
+
+    A ring tells its link also where all steps are slow, so that nothing else says that the group is.
+    """
+    if not rings.links:
+        return found
+    slow = np.isin(np.arange(len(found.groups)), [stage for stage, _, _ in rings.links])
+    if not found.groups[slow].all():
+        lost = _add_up(observed, excesses, spreads, len(slow))
+        if lost.groups[slow].sum() < REPEATS_FROM * _sum_steps(lost).sum():
+            return found
+        found = SlowPlaces.nowhere(len(slow), found.cards.shape[0])
+        found = dataclasses.replace(found, groups=slow, mended_groups=slow.astype(float))
+    links = [link for link in rings.links if not found.cards[:, link[0]].any()]
+    return dataclasses.replace(found, rings=links, repeats=max(found.repeats or 0.0, rings.share))
 
 
 def restrict(o: Observed, excess: Mapping[int, Seconds], places: SlowPlaces) -> dict[int, Seconds]:
