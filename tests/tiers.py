@@ -199,6 +199,7 @@ TIERS = {
     "tests/whatif/test_occupied.py": PLAIN,
     "tests/whatif/test_placements.py": PLAIN,
     "tests/whatif/test_removal.py": PLAIN,
+    "tests/whatif/test_rings.py": PLAIN,
     "tests/whatif/test_schedule.py::test_generated_jobs_stay_the_same": LONG,
     "tests/whatif/test_schedule.py::test_speedups_are_those_of_truly_running_so": LONG,
     "tests/whatif/test_slow_places.py": PLAIN,

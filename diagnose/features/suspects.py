@@ -19,6 +19,7 @@ def find_suspects(trace: Trace, breakdown: Breakdown, transfers: Transfers) -> S
         late_members=find_late_members(trace, breakdown),
         cards=_list_true(slow.cards),
         ways=[] if slow.in_time else list_ways(slow),
+        rings=slow.rings,
         groups=[] if slow.in_time and len(slow.groups) > 1 else list_groups(slow),
         long_stages=long_stages(breakdown, trace.n_stages) if trace.n_stages > 1 else (),
     )
@@ -35,8 +36,9 @@ def list_ways(slow: SlowPlaces) -> list[tuple[int, int, int]]:
 
 
 def list_groups(slow: SlowPlaces) -> list[int]:
-    """List the stages whose collectives are slow, and where no card is."""
-    return np.flatnonzero(slow.groups & ~slow.cards.any(axis=0)).tolist()
+    """List the stages whose collectives are slow, and where neither a card nor a link of their ring is."""
+    of_rings = [stage for stage, _, _ in slow.rings]
+    return [stage for stage in np.flatnonzero(slow.groups & ~slow.cards.any(axis=0)).tolist() if stage not in of_rings]
 
 
 def _list_true(mask: Bools) -> list[tuple[int, int]]:

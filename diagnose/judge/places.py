@@ -63,6 +63,7 @@ def _locate_links(trace: Trace, suspects: Suspects) -> Where:
     for direction, stage, dp in suspects.ways:
         ends = [label_worker(trace, dp, p) for p in (stage, (stage + 1) % trace.n_stages)]
         links.append(Link.between(*(ends[::-1] if direction == 1 else ends)))
+    links += [Link.between(*(label_worker(trace, dp, stage) for dp in ends)) for stage, *ends in suspects.rings]
     return Where(
         workers=tuple(label_worker(trace, dp, p) for dp, p in suspects.cards),
         stages=tuple(int(trace.stage_labels[group]) for group in suspects.groups),

@@ -36,6 +36,8 @@ class Suspects:
     cards: Sequence[tuple[int, int]] = ()
     #: Slow links by their first stage: (direction, stage index, dp index); 0 forwards, 1 backwards, 2 both.
     ways: Sequence[tuple[int, int, int]] = ()
+    #: Slow links of data-parallel rings: (stage index, dp index before it, dp index behind it).
+    rings: Sequence[tuple[int, int, int]] = ()
     #: Stage indices of slow data-parallel groups.
     groups: Sequence[int] = ()
     #: Indices of the longest stage and those nearly as long, longest first; none with one stage.

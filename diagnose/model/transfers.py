@@ -1,6 +1,7 @@
 """How long transfers took by themselves, link by link and group by group."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class SlowPlaces:
     steps_share: float | None = None
     #: Collectives say of each card that it is one, and not two links of its worker.
     are_told: bool = True
+    #: Slow links of the rings of slow groups: the stage, the dp rank before it and the one behind it.
+    rings: Sequence[tuple[int, int, int]] = ()
 
     @classmethod
     def nowhere(cls, n_stages: int, n_dp: int) -> "SlowPlaces":

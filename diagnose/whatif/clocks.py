@@ -29,6 +29,8 @@ MAX_STEPS_MOVING = 64
 MAX_LEFT = 0.4
 #: Dp ranks meet once a step: what their clocks move by below this part of it costs no more, and those who share a GPU end apart.
 MIN_MOVED_SHARE = 0.02
+#: Dp ranks' clocks are told by what they end together, up to so many times as far apart as what ends the least apart.
+NEAREST_RATIO = 3.0
 #: Of the transfers of a link in one step the receivers of so many waited, though senders do not wait for them.
 WAITED_QUANTILE = 0.1
 #: Steps on either side, and those that it takes to see a clock move.
@@ -330,31 +332,51 @@ def _across_ranks(
 ) -> tuple[Seconds, Seconds]:
     """Estimate each dp rank's offset at stage 0 against the median rank, shape (n_dp,), and how it moves, a step more.
 
-    0 without dp collectives.
+    A clock makes all that ranks do together end apart alike; a slow link makes the members of a ring end apart, too. So of all of
+    it that counts which ends least apart. 0 without dp collectives.
     """
     n_dp, order = blocks[0][0].n_dp, _order(blocks, strides)
     place, seen = np.argsort(order), 0
-    ends: list[Seconds] = []
-    by_step: list[Seconds] = []
+    ends: dict[tuple[int, int, int], list[Seconds]] = {}
+    of_steps: dict[tuple[int, int, int], list[Ints]] = {}
     for (block, graph), stride in zip(blocks, strides, strict=True):
-        members = graph.moves.members
-        first = members.flat[members.begin[:-1][graph.moves.across_dp]]
-        nodes = first[of_types(block.nodes.op[first], DP_COLLECTIVES)]
-        end_s = block.end_s[nodes, ::stride] - along.T[block.nodes.stage[nodes], None]
-        ends.append((end_s - median(end_s, axis=2, keepdims=True)).reshape(-1, n_dp))
-        here = place[seen : seen + end_s.shape[1]]
-        seen += end_s.shape[1]
-        end_s = end_s - moved[here].transpose(2, 0, 1)[block.nodes.stage[nodes]]
-        if len(nodes):
-            by_step.append(median(end_s - median(end_s, axis=2, keepdims=True), axis=0))
+        nodes = block.nodes
+        here = place[seen : seen + len(block.steps[::stride])]
+        seen += len(here)
+        for node in _find_together(block, graph):
+            stage = int(nodes.stage[node])
+            end_s = block.end_s[node, ::stride] - along[:, stage] - moved[here][:, :, stage]
+            kind = (int(nodes.op[node]), stage, int(nodes.seq[node]))
+            ends.setdefault(kind, []).append(end_s - median(end_s, axis=1, keepdims=True))
+            of_steps.setdefault(kind, []).append(here)
     moved_s = np.zeros((len(order), n_dp))
-    if n_dp == 1 or not any(map(len, ends)):
+    if n_dp == 1 or not ends:
         return np.zeros(n_dp), moved_s
-    center, spread = _center_and_spread(np.concatenate(ends))
-    if sum(map(len, by_step)) == len(order):
-        late_s = np.concatenate(by_step)[order]
-        moved_s, center, spread = _find_movement(late_s, np.zeros_like(late_s), center, spread, least_s)
-    return np.where(np.abs(center) > MIN_OFFSET_SPREADS * spread, center, 0.0), moved_s
+    late_s = np.full((len(ends), len(order), n_dp), np.nan)
+    for n, kind in enumerate(ends):
+        late_s[n, np.concatenate(of_steps[kind])] = np.concatenate(ends[kind])
+    n_steps = np.isfinite(late_s[..., 0]).sum(axis=1)
+    late_s = late_s[2 * n_steps >= n_steps.max()]
+    by_kind, spread_by_kind = _center_and_spread(late_s.swapaxes(0, 1))
+    apart_s = np.nanmean(np.abs(late_s), axis=(1, 2))
+    late_s = late_s[apart_s <= NEAREST_RATIO * apart_s.min()]
+    center, spread = _center_and_spread(late_s.reshape(-1, n_dp))
+    by_step = nan_median(late_s, axis=0)
+    if np.isfinite(by_step).all():
+        moved_s, center, spread = _find_movement(by_step, np.zeros_like(by_step), center, spread, least_s)
+    # Who lets the others go ends first, but only there.
+    on_time = (np.abs(by_kind) < np.abs(center) / 2.0) & (np.abs(by_kind - center) > spread_by_kind)
+    known = (np.abs(center) > MIN_OFFSET_SPREADS * spread) & ~on_time.any(axis=0)
+    return np.where(known, center, 0.0), moved_s
+
+
+def _find_together(block: Block, graph: Graph) -> list[int]:
+    """Find what ends at once on all dp ranks of a stage: their collectives and, where they have some, the gradient clip."""
+    members = graph.moves.members
+    first = members.flat[members.begin[:-1][graph.moves.across_dp]]
+    found = first[of_types(block.nodes.op[first], DP_COLLECTIVES)].tolist()
+    clips = np.flatnonzero((block.nodes.op == Op.CLIP) & (block.nodes.seq == 0))
+    return [*found, *clips.tolist()] if found else []
 
 
 def _center_and_spread(values: Seconds) -> tuple[Seconds, Seconds]:

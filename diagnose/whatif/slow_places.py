@@ -16,6 +16,7 @@ from diagnose.model.transfers import SlowPlaces
 from diagnose.numerics.robust import lower_median, median, upper_level, upper_stretch, weighted_median
 from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.rings import Rings
 
 #: A place is slow if it loses so many times the seconds that a quarter of its equals stay below: noise is on all of them.
 OVER_EQUALS_RATIO = 3.0
@@ -25,6 +26,8 @@ CHANCE_DEVIATIONS = 4.0
 #: ... and this part of the seconds of the worst one of its kind, or of any kind.
 BESIDE_WORST_SHARE = 0.2
 BESIDE_ANY_SHARE = 0.02
+#: A place is not worth mending that loses less than this part of the step, beside one that loses five times as much.
+WORTH_SHARE = 0.01
 #: Places are named where, chosen by half of the steps, they have this part of the lost seconds of the other half, beyond chance.
 REPEATS_FROM = 0.5
 #: So many standard deviations of chance are taken off: with a whole one real slow links of a few steps are in doubt (0.96 became
@@ -89,6 +92,8 @@ class _Lost:
     apart: float | None
     #: Shape (n_collectives, n_steps): of each collective of a step, on all stages.
     collectives: Seconds | None = None
+    #: The mean step.
+    step_s: float = 0.0
 
 
 def find_slow_places(
@@ -172,16 +177,43 @@ def find_slow_places(
     # All that goes through a slow card is slow, however little of it there is beside the worst.
     more_ways = (cards.T | np.roll(cards.T, -1, axis=0)) & lost.exists & ~ways
     more_groups = cards.any(axis=0) & lost.has_group & ~groups
-    return dataclasses.replace(
-        nowhere,
-        ways=ways | more_ways,
-        groups=groups | more_groups,
-        cards=cards,
-        are_told=bool(groups[cards.any(axis=0)].all()),
-        mended_ways=np.maximum(mended_ways, more_ways),
-        mended_groups=np.maximum(mended_groups, more_groups),
-        repeats=by_place,
+    return _leave_out_little(
+        dataclasses.replace(
+            nowhere,
+            ways=ways | more_ways,
+            groups=groups | more_groups,
+            cards=cards,
+            are_told=bool(groups[cards.any(axis=0)].all()),
+            mended_ways=np.maximum(mended_ways, more_ways),
+            mended_groups=np.maximum(mended_groups, more_groups),
+            repeats=by_place,
+        ),
+        lost,
     )
+
+
+def add_rings(
+    found: SlowPlaces,
+    rings: Rings,
+    observed: Sequence[Observed],
+    excesses: Sequence[Mapping[int, Seconds]],
+    spreads: Sequence[Mapping[int, float]],
+) -> SlowPlaces:
+    """Name the slow links of rings of groups that are slow, too; all but `rings` as for `find_slow_places`.
+
+    A ring tells its link also where all steps are slow, so that nothing else says that the group is.
+    """
+    if not rings.links:
+        return found
+    slow = np.isin(np.arange(len(found.groups)), [stage for stage, _, _ in rings.links])
+    if not found.groups[slow].all():
+        lost = _add_up(observed, excesses, spreads, len(slow))
+        if lost.groups[slow].sum() < REPEATS_FROM * _sum_steps(lost).sum():
+            return found
+        found = SlowPlaces.nowhere(len(slow), found.cards.shape[0])
+        found = dataclasses.replace(found, groups=slow, mended_groups=slow.astype(float))
+    links = [link for link in rings.links if not found.cards[:, link[0]].any()]
+    return dataclasses.replace(found, rings=links, repeats=max(found.repeats or 0.0, rings.share))
 
 
 def restrict(o: Observed, excess: Mapping[int, Seconds], places: SlowPlaces) -> dict[int, Seconds]:
@@ -349,7 +381,8 @@ def _add_up(
     steps = np.concatenate([o.block.steps for o in observed])
     far = weighted_median(np.concatenate(apart), seconds_s)
     by_kind = np.array([collectives[kind] for kind in sorted(collectives)]).reshape(-1, n_steps)
-    return _Lost(ways, groups, exists, has_group, steps, n_transfers, n_cells, slow_share, far, by_kind)
+    step_s = float(np.mean(np.concatenate([o.block.step_ends_s for o in observed])))
+    return _Lost(ways, groups, exists, has_group, steps, n_transfers, n_cells, slow_share, far, by_kind, step_s)
 
 
 def _count_alike(seconds: Seconds) -> float:
@@ -399,6 +432,23 @@ def _stand_out(lost: _Lost, steps: Ints | slice) -> tuple[Bools, Bools]:
     ways[lost.exists] &= _above_equals(of_ways[lost.exists])
     groups[lost.has_group] &= _above_equals(of_groups[lost.has_group])
     return ways & lost.exists, groups & lost.has_group
+
+
+def _leave_out_little(found: SlowPlaces, lost: _Lost) -> SlowPlaces:
+    """Name no links and groups that are not worth mending beside the worst place; those of cards are mended with these."""
+    ways_s, groups_s = lost.ways.sum(axis=-1), lost.groups.sum(axis=-1)
+    worst = max(float(ways_s.max(initial=0.0)), float(groups_s.max(initial=0.0)))
+    least = min(WORTH_SHARE * lost.step_s * len(lost.steps), BESIDE_WORST_SHARE * worst)
+    cards = found.cards.T
+    ways = found.ways & (ways_s < least) & ~(cards | np.roll(cards, -1, axis=0))
+    groups = found.groups & (groups_s < least) & ~cards.any(axis=1)
+    return dataclasses.replace(
+        found,
+        ways=found.ways & ~ways,
+        groups=found.groups & ~groups,
+        mended_ways=np.where(ways, 0.0, found.mended_ways),
+        mended_groups=np.where(groups, 0.0, found.mended_groups),
+    )
 
 
 def _above_equals(seconds: Seconds) -> Bools:

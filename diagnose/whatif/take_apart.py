@@ -37,6 +37,7 @@ from diagnose.whatif.evidence import without_recorded_pauses
 from diagnose.whatif.frozen import find_frozen
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.rings import find_rings
 from diagnose.whatif.stalls import attribute_stalls
 from diagnose.whatif.starts import attribute_delays, attribute_launches, gather_delays, gather_starts
 from diagnose.whatif.token_costs import read_token_costs
@@ -95,7 +96,11 @@ def _take_apart(
     beside = find_beside(observed, compute_s.shape, n_stages)
     unpaused_s = without_recorded_pauses(observed, evidence, compute_s, n_stages)
     paused_s = None if unpaused_s is compute_s else np.nan_to_num(compute_s - unpaused_s)
-    transfers = tuple(transfer_excess(o, observed, between_hosts) for o in observed)
+    in_rings_s = find_rings(observed, n_stages).excess_s
+    transfers = tuple(
+        transfer_excess(o, observed, between_hosts, in_ring_s)
+        for o, in_ring_s in zip(observed, in_rings_s, strict=True)
+    )
     queue = find_queue_waits(
         observed,
         compute_s.shape,

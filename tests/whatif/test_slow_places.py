@@ -386,6 +386,24 @@ def test_a_link_that_flaps_repeats_whichever_way_it_does(monkeypatch: pytest.Mon
     assert named(find_slow_places([], [], [], 4).ways) == [[0, 1, 0], [1, 1, 0]]
 
 
+@pytest.mark.parametrize(("link_s", "step_s", "worth"), [(1.0, 5.0, False), (1.0, 2.0, True), (0.1, 5.0, True)])
+def test_little_beside_far_more_is_not_named(
+    monkeypatch: pytest.MonkeyPatch, link_s: float, step_s: float, *, worth: bool
+) -> None:
+    """GIVEN a group that loses less than a hundredth of the step, or more, beside a link that loses far more, or not."""
+    ways, exists = np.zeros((2, 4, 1, 20)), np.ones((2, 4, 1), dtype=bool)
+    ways[0, 2, 0], groups = link_s, np.repeat([[0.03], [0.0], [0.0], [0.0]], 20, axis=1)
+    has_group = np.ones(4, dtype=bool)
+    lost = _Lost(ways, groups, exists, has_group, np.arange(20), 40.0, 40.0, 0.1, None, step_s=step_s)
+    monkeypatch.setattr(slow_places, "_add_up", lambda *_: lost)
+    monkeypatch.setattr(slow_places, "_find_waiting", lambda *_: np.zeros(exists.shape))
+    monkeypatch.setattr(slow_places, "_find_victims", lambda *_: np.zeros(exists.shape, dtype=bool))
+    found = find_slow_places([], [], [], 4)
+    assert named(found.ways) == [[0, 2, 0]]
+    assert found.groups.tolist() == [worth, False, False, False]
+    assert found.mended_groups.any() == worth
+
+
 @pytest.mark.parametrize(("n_slow", "repeats"), [(1, False), (2, True)])
 def test_the_only_group_is_slow_in_all_of_its_collectives(n_slow: int, *, repeats: bool) -> None:
     """GIVEN two a step and a stretch of slow steps, THEN one of them alone has no second one that says so."""

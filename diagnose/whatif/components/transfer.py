@@ -1,6 +1,7 @@
 """Slow transfers: communication that takes longer than on an ordinary link, or in ordinary steps."""
 
 import dataclasses
+import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -17,7 +18,8 @@ from diagnose.whatif.graph import flatten
 from diagnose.whatif.levels import take
 from diagnose.whatif.observed import Observed, are_gathered_anew
 from diagnose.whatif.occupied import find_collectives_inside
-from diagnose.whatif.slow_places import find_slow_places, restrict, rows_of_ways, ways_of
+from diagnose.whatif.rings import find_rings
+from diagnose.whatif.slow_places import add_rings, find_slow_places, restrict, rows_of_ways, ways_of
 
 #: A transfer is slow beyond this many times the upper end of its type on an ordinary link, and by seconds enough.
 SLOW_TRANSFER_RATIO = 3.0
@@ -83,7 +85,10 @@ class TransferPart(Part):
         """Find what transfers take beyond that of ordinary ones; where it lies on slow places, what is elsewhere is ordinary."""
         observed, measured = self.job.observed, self.job.breakdown.transfers
         self.excess_s = [excess for excess, _ in measured]
-        self.slow = find_slow_places(observed, self.excess_s, [spread for _, spread in measured], self.job.n_stages)
+        spreads = [spread for _, spread in measured]
+        slow = find_slow_places(observed, self.excess_s, spreads, self.job.n_stages)
+        rings = find_rings(observed, self.job.n_stages)
+        self.slow = add_rings(slow, rings, observed, self.excess_s, spreads)
         self.own_s = self.excess_s
         self.wait_s = self.job.breakdown.transfer_wait_s
         if self.slow.found:
@@ -129,13 +134,17 @@ def find_waits_inside(
 
 
 def transfer_excess(
-    o: Observed, observed: Sequence[Observed], between_hosts: Bools | None = None
+    o: Observed,
+    observed: Sequence[Observed],
+    between_hosts: Bools | None = None,
+    in_rings_s: Mapping[int, Seconds] = types.MappingProxyType({}),
 ) -> tuple[dict[int, Seconds], dict[int, float]]:
     """Say how much longer than on an ordinary link, or in ordinary steps, each transfer took; only where it stands out.
 
     A schedule that changes when most links get slow leaves nothing ordinary in the block of the slow ones: that is then learned
     from all blocks, `observed`. `between_hosts`, shape (n_stages, n_dp), says which links, by their first stages, are between
-    hosts: these are slower than those within one by nature, and each other's equals. None: nobody knows.
+    hosts: these are slower than those within one by nature, and each other's equals. None: nobody knows. `in_rings_s` is what
+    collectives take longer by a slow link of their ring.
 
     Returns
     -------
@@ -197,6 +206,9 @@ def transfer_excess(
                 if excess.any():
                     found[node] = excess + found.get(node, 0.0)
                     spread_s[node] = max(spread, spread_s.get(node, 0.0))
+    for node, seconds in in_rings_s.items():
+        found[node] = np.maximum(found.get(node, 0.0), recorded(o, node, seconds))
+        spread_s.setdefault(node, LEAST_SPREAD_SHARE * step_s)
     return found, spread_s
 
 

@@ -1,0 +1,98 @@
+"""Find slow links between the dp ranks of a stage by the ends of their collectives.
+
+Enters: observed blocks. Leaves: for each stage the slow link of its ring, and what its collectives take too long. Costs one pass
+over the collectives. In a ring, which goes up or down the ranks, all data goes over every link: what a slow one holds up is late
+first at the rank behind it, and at each further one a round later. So that rank ends late, and the one before the link has all it
+needs before.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from diagnose.model.optype import Op
+from diagnose.model.trace import Seconds
+from diagnose.whatif.observed import Observed
+
+#: A ring goes up the ranks, or down, as those of NCCL and Gloo do.
+WAYS = (1, -1)
+#: Of two ranks each is behind the other.
+MIN_RANKS = 3
+#: A rank is behind a slow link where it has this part of what collectives end apart: real ones had 0.76 to 1, others up to 0.6.
+BEHIND_SHARE = 0.7
+#: ... and at most this part of it is where a ring that goes the other way would have it: else nobody can tell which way it goes.
+OTHER_WAY_SHARE = 0.5
+#: ... and so many standard deviations more than chance gives it.
+CHANCE_DEVIATIONS = 3.0
+#: One collective is its where it ends later than the rank before by this part of all that ranks do.
+JUMP_SHARE = 0.7
+#: So many collectives say it at least, as many as have as much of the seconds.
+MIN_COLLECTIVES = 6.0
+#: Less than this part of the step is how processes are woken.
+LEAST_SHARE = 0.01
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rings:
+    """Slow links of rings.
+
+    Attributes
+    ----------
+    links : sequence of (int, int, int)
+        Stage, the dp rank before the link and the one behind it; one a stage at most.
+    share : float
+        The most of what collectives of a stage end apart that is at such a link, beyond chance; 0 where there is none.
+    excess_s : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp)
+        What collectives of these stages take beyond what they would without that link, seconds by node, one dict a block.
+    """
+
+    links: Sequence[tuple[int, int, int]]
+    share: float
+    excess_s: Sequence[Mapping[int, Seconds]]
+
+
+def find_rings(observed: Sequence[Observed], n_stages: int) -> Rings:
+    """Find the slow links of the rings of all stages."""
+    n_dp = observed[0].block.n_dp
+    by_rank_s, (total_s, squares) = np.zeros((len(WAYS), n_stages, n_dp)), np.zeros((2, n_stages))
+    for o in observed:
+        for node in o.find_groups().tolist():
+            stage, own_s = int(o.block.nodes.stage[node]), np.maximum(o.own[node], 0.0)
+            apart_s = np.ptp(own_s, axis=1)
+            total_s[stage] += apart_s.sum()
+            squares[stage] += (apart_s**2).sum()
+            for of_way, way in zip(by_rank_s, WAYS, strict=True):
+                later_s = own_s - np.roll(own_s, way, axis=1)
+                is_one = later_s.max(axis=1) >= JUMP_SHARE * np.maximum(later_s, 0.0).sum(axis=1)
+                np.add.at(of_way[stage], later_s.argmax(axis=1)[is_one], apart_s[is_one])
+    tiny, step_s = np.finfo(float).tiny, sum(float(o.block.step_ends_s.sum()) for o in observed)
+    share, n_alike = by_rank_s / np.maximum(total_s, tiny)[:, None], total_s**2 / np.maximum(squares, tiny)
+    chance = 1.0 / n_dp
+    by_luck = chance + CHANCE_DEVIATIONS * np.sqrt(chance * (1.0 - chance) / np.maximum(n_alike, 1.0))
+    told = (total_s > LEAST_SHARE * step_s) & (n_alike >= MIN_COLLECTIVES) & (n_dp >= MIN_RANKS)
+    told &= share.max(axis=2).min(axis=0) <= OTHER_WAY_SHARE
+    behind = told[:, None] & (share >= np.maximum(BEHIND_SHARE, by_luck)[:, None])
+    links = [(stage, (rank - WAYS[way]) % n_dp, rank) for way, stage, rank in np.argwhere(behind).tolist()]
+    beyond = max((float(share[behind].max()) - chance) / (1.0 - chance), 0.0) if links else 0.0
+    slow = [stage for stage, _, _ in links]
+    return Rings(links, beyond, [_find_excess(o, slow) for o in observed])
+
+
+def _find_excess(o: Observed, stages: Sequence[int]) -> dict[int, Seconds]:
+    """Say what collectives of stages with a slow link take too long.
+
+    A gather, or a reduction to parts, goes once around: members end apart by all that the link holds up. An all-reduce goes twice.
+    """
+    nodes, found = o.block.nodes, dict[int, Seconds]()
+    gathers = nodes.stage[nodes.op == Op.ALL_GATHER]
+    for node in o.find_groups().tolist():
+        if nodes.stage[node] not in stages:
+            continue
+        own_s = np.maximum(o.own[node], 0.0)
+        is_once = nodes.op[node] != Op.SEPARATE and nodes.stage[node] in gathers
+        last_s, apart_s = own_s.max(axis=1), np.ptp(own_s, axis=1)
+        ordinary_s = np.maximum(last_s - (1.0 if is_once else 2.0) * apart_s, 0.0)
+        ordinary_s = np.maximum(ordinary_s, ordinary_s[apart_s.argmin()])  # what got stuck once was held up once
+        found[node] = np.maximum(own_s - ordinary_s[:, None], 0.0)
+    return found
