@@ -50,7 +50,7 @@ def _add_up(breakdown: Breakdown, suspects: Suspects, blocks: Sequence[Block]) -
     """Add up what transfers of slow cards, links and groups take beyond ordinary ones in each step, shape (n_steps,)."""
     n_stages = breakdown.slow_workers.shape[1]
     ends = {(dp, at % n_stages) for _, stage, dp in suspects.ways for at in (stage, stage + 1)} | set(suspects.cards)
-    groups = {*suspects.groups, *(stage for _, stage in suspects.cards)}
+    groups = {*suspects.groups, *(stage for _, stage in suspects.cards), *(stage for stage, _, _ in suspects.rings)}
     found = [np.zeros(0)]
     for block, (excess, _) in zip(blocks, breakdown.transfers, strict=bool(breakdown.transfers)):
         in_step = np.zeros(len(block.steps))

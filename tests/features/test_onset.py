@@ -222,9 +222,10 @@ def test_what_has_less_of_it_at_the_end_is_not_gone() -> None:
         (Suspects(ways=[(0, 0, 1)]), "constant"),
         (Suspects(cards=[(1, 1)]), "constant"),
         (Suspects(groups=[1]), "onset"),
+        (Suspects(rings=[(1, 0, 1)]), "onset"),
         (Suspects(ways=[(0, 0, 0)]), "transient"),
     ],
-    ids=["a link", "a card", "a group", "another link"],
+    ids=["a link", "a card", "a group", "a ring's link", "another link"],
 )
 def test_a_link_is_slow_whether_or_not_it_costs_anything(suspects: Suspects, pattern: str) -> None:
     """Its transfers are long in all steps, those of its group from the middle on: what they give back is another thing."""
