@@ -66,9 +66,13 @@ class AllocatorStall(Fault):
         return () if everywhere or self.on_dp_ranks is not None else self.on_stages
 
     def tellable(self, spec: JobSpec) -> bool:
-        """Stalls on all workers alike that get no more frequent look like noise, unless rows tell of them."""
+        """Stalls on all workers alike that get no more frequent look like noise, and on single ones like stops of their processes.
+
+        Unless rows tell of them.
+        """
         everywhere = set(self.on_stages) == set(range(spec.pp)) and self.on_dp_ranks in (None, tuple(range(spec.dp)))
-        return (self.records and spec.evidence) or self.frequency_growth > 0 or not everywhere
+        is_lone = self.on_dp_ranks is not None and len(self.on_dp_ranks) < spec.dp
+        return (self.records and spec.evidence) or self.frequency_growth > 0 or not (everywhere or is_lone)
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let some of the forwards and backwards there stall.
@@ -199,7 +203,9 @@ def _draw_place(spec: JobSpec, rng: np.random.Generator) -> tuple[tuple[int, ...
 
 EXAMPLES = {
     "an allocator on the first stage": Example(AllocatorStall(stall_ratio=6.0, probability=0.15, records=True)),
-    "an allocator of two ranks": Example(AllocatorStall(on_dp_ranks=(1, 2), stall_ratio=8.0, probability=0.15)),
+    "an allocator of two ranks": Example(
+        AllocatorStall(on_dp_ranks=(1, 2), stall_ratio=8.0, probability=0.15, records=True)
+    ),
     "an allocator that gets worse": Example(
         AllocatorStall(stall_ratio=4.0, probability=0.1, frequency_growth=2.0, length_growth=1.0)
     ),
@@ -207,7 +213,7 @@ EXAMPLES = {
         AllocatorStall(stall_ratio=5.0, probability=0.4, storm_steps=3, storm_share=0.4)
     ),
     "an allocator of one worker": Example(
-        AllocatorStall(on_stages=(2,), on_dp_ranks=(1,), stall_ratio=6.0, probability=0.15)
+        AllocatorStall(on_stages=(2,), on_dp_ranks=(1,), stall_ratio=6.0, probability=0.15, records=True)
     ),
     "an allocator since step 8, partly before computes": Example(
         AllocatorStall(stall_ratio=6.0, probability=0.15, inside_share=0.5, onset=8)

@@ -128,10 +128,10 @@ def _choose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     if named := read_worker(settings, trace, NAME):
         return mask_workers(trace, named)
     chosen = mask_workers(trace, [(w.dp, w.pp) for w in place.where.workers]) if place.where.workers else slow.copy()
-    for worker, when in find_turns(
-        analysis.breakdown, [(int(dp), int(stage)) for dp, stage in np.argwhere(chosen)]
-    ).items():
-        chosen[worker] &= not when.is_past
+    turns = find_turns(analysis.breakdown, [(int(dp), int(stage)) for dp, stage in np.argwhere(chosen)])
+    recovered = [worker for worker, when in turns.items() if when.is_past]
+    for worker in recovered if len(recovered) < len(turns) else ():
+        chosen[worker] = False
     return chosen
 
 

@@ -17,8 +17,9 @@ from tests.judge.cases import diagnosed
         ),
         ([(None, None), (10, None)], "dp 0 stage 1 all the time; dp 2 stage 0 from step 26 on", "2 workers"),
         ([(6, None), (6, None)], "", "2 workers"),
+        ([(None, 9), (5, 12)], "dp 0 stage 1 until step 25; dp 2 stage 0 from step 21 until step 28", "2 workers"),
     ],
-    ids=["one has recovered", "one began later", "both at once"],
+    ids=["one has recovered", "one began later", "both at once", "both have recovered"],
 )
 def test_workers_that_are_slow_one_after_the_other(
     spans: list[tuple[int | None, int | None]], turns: str, replaced: str
