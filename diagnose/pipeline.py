@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from diagnose.alone import diagnose_alone, unpacked
 from diagnose.errors import ServiceError, TraceError
 from diagnose.features.catalogue import Measured, measure_features
-from diagnose.features.courses import find_courses
+from diagnose.features.courses import date_worker, find_courses
 from diagnose.features.suspects import find_suspects
 from diagnose.fixes.levers import price_levers
 from diagnose.fixes.plan import add_fixes, price_causes
@@ -330,6 +330,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         price=removal.price,
         sample=removal.sample,
         timelines=Timelines(prepared, removal),
+        date_worker=functools.cache(functools.partial(date_worker, breakdown)),
         split_clean=functools.partial(split_clean, removal, gains.clean_s),
         others=describe_types(observed, trace.other_types, trace.n_stages),
     )

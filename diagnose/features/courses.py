@@ -73,12 +73,6 @@ def _begin_small(course: Course, steps: Ints, behind: Seconds) -> Course:
     return course if first in (0, at) else dataclasses.replace(course, when=When("onset", int(steps[first])))
 
 
-def find_turns(breakdown: Breakdown, workers: Sequence[tuple[int, int]]) -> dict[tuple[int, int], When]:
-    """Say since when each of several workers is slow, and until when, those that were so first first; nothing where all are alike.
-
-    `workers` are (dp index, stage index). They differ where some have recovered, or were slow before, and others have not.
-    """
-    found = {worker: find_course(*slow_steps(breakdown, worker)).when for worker in workers}
-    if len({(when.is_past, when.onset_step is None) for when in found.values()}) < 2:
-        return {}
-    return dict(sorted(found.items(), key=lambda one: (-1 if one[1].onset_step is None else one[1].onset_step, one[0])))
+def date_worker(breakdown: Breakdown, worker: tuple[int, int]) -> When:
+    """Say since when a slow worker, (dp index, stage index), is so, and until when."""
+    return find_course(*slow_steps(breakdown, worker)).when

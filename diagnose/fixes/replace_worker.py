@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from diagnose.errors import UsageError, name_some
-from diagnose.features.courses import find_turns
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import (
     count_workers,
@@ -128,7 +127,7 @@ def _choose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     if named := read_worker(settings, trace, NAME):
         return mask_workers(trace, named)
     chosen = mask_workers(trace, [(w.dp, w.pp) for w in place.where.workers]) if place.where.workers else slow.copy()
-    turns = find_turns(analysis.breakdown, [(int(dp), int(stage)) for dp, stage in np.argwhere(chosen)])
+    turns = analysis.find_turns([(int(dp), int(stage)) for dp, stage in np.argwhere(chosen)])
     recovered = [worker for worker, when in turns.items() if when.is_past]
     for worker in recovered if len(recovered) < len(turns) else ():
         chosen[worker] = False

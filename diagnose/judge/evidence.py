@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.features.courses import find_turns
 from diagnose.judge.check import COMPARISONS, find_deciding
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import has_one_rank_doubt, is_rare, probability_of
@@ -81,7 +80,7 @@ def _describe_turns(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Say since when each of a few slow workers is so, and until when, where they are not so at once."""
     if analysis.gains.traits_of(rule.components).whom != "workers" or rule.place != "workers":
         return
-    turns = find_turns(analysis.breakdown, find_culprits(analysis, rule.components))
+    turns = analysis.find_turns(find_culprits(analysis, rule.components))
     if not 0 < len(turns) <= MAX_TURNS:
         return
     workers = {at: label_worker(analysis.trace, *at) for at in turns}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from diagnose.model.budget import CleanStep
-from diagnose.model.cause import Cause
+from diagnose.model.cause import Cause, When
 from diagnose.model.change import Change, Price
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.course import Course
@@ -22,6 +22,10 @@ from diagnose.model.whatif import WhatIf
 
 if TYPE_CHECKING:
     from diagnose.model.explanation import Explanation
+
+
+#: Of more workers none is dated by itself: that costs.
+MANY_WORKERS = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,10 +79,24 @@ class Analysis:
     #: The same on an even sample of the steps of a large job, for searches: compare with `sample([])` only.
     sample: Price
     timelines: Timelines
+    #: Says since when a worker, (dp index, stage index), is slow, and until when.
+    date_worker: Callable[[tuple[int, int]], When]
     #: Takes apart the step that is left without any component. Costs about six replays of that sample.
     split_clean: Callable[[], CleanStep]
     #: What rows of types that the format does not name take.
     others: tuple[OtherWork, ...] = ()
+
+    def find_turns(self, workers: Sequence[tuple[int, int]]) -> dict[tuple[int, int], When]:
+        """Say since when each of several workers is slow, and until when, those that were so first first; nothing if all are alike.
+
+        They differ where some have recovered, or were slow before, and others have not. Of many nobody wants to know each.
+        """
+        found = {worker: self.date_worker(worker) for worker in workers} if len(workers) <= MANY_WORKERS else {}
+        if len({(when.is_past, when.onset_step is None) for when in found.values()}) <= 1:
+            return {}
+        return dict(
+            sorted(found.items(), key=lambda one: (-1 if one[1].onset_step is None else one[1].onset_step, one[0]))
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

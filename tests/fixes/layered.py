@@ -64,6 +64,7 @@ def look(source: Path | BinaryIO, layers: tuple[int, ...] | None = None) -> Laye
         price=removal.price,
         sample=removal.sample,
         timelines=unseen,
+        date_worker=unseen,
         split_clean=unseen,
     )
     return Layered(analysis, observed, removal)

@@ -77,7 +77,7 @@ def test_stalls_there_are_the_workers() -> None:
         np.ones((2, N_STAGES, N_STEPS, N_DP)),
         queued=None,
         n_stages=N_STAGES,
-        at_own_places=at,
+        slow_places=at,
     )
     assert set(stalls.inside[inside_s > 0]) == {StallKind.WORKER}
 
