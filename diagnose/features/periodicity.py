@@ -53,6 +53,9 @@ EXPLAINED_SHARE = 0.5
 #: and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved. Where the
 #: first data-parallel rank alone is busy it may save, evaluate or log for all: of 10 recorded jobs 7 saved.
 PLANNED_CHANCE = TOSS_UP
+#: ... and a log is written by one process: where that rank of each of several stages is busy, for this part as long at least, it
+#: was a save in all of four such jobs.
+EACH_SHARE, EACH_CHANCE = 0.3, 0.28
 #: A stop that was seen once is as probably neither of these: of 7 recorded jobs with one, one saved.
 ONCE_CHANCE = TOSS_UP
 #: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels. How often that
@@ -102,12 +105,13 @@ def _measure_doubts(
         )
     rows_say, period = borders["stall.checkpoint_share"].value, borders["stall.period_steps"].value
     is_told = rows_say is not None and rows_say >= EXPLAINED_SHARE
-    of_all, of_first, in_optimizers = 0.0, 0.0, 0.0
+    of_all, of_first, of_each_stage, in_optimizers = 0.0, 0.0, 0.0, 0.0
     for name, gain in lost.items():
         on = gains.blame_s.get(name)
         # Nearer to all of it than to the part that each rank has where all are alike.
         if on is not None and on.shape[0] > 1 and on[0].sum() > (1.0 + 1.0 / on.shape[0]) / 2.0 * on.sum():
             of_first += gain
+            of_each_stage += gain if on.shape[1] > 1 and on[0].min() > EACH_SHARE * on[0].max() else 0.0
         elif name == IN_OPTIMIZERS:
             in_optimizers += gain
         else:
@@ -115,7 +119,8 @@ def _measure_doubts(
     by_loader = not is_told and n_stages <= READING_STAGES and period is not None and period <= MOST_LOADERS
     of_loader = LOADER_CHANCE * of_all / total if by_loader else 0.0
     of_once = ONCE_CHANCE if not is_told and borders["stall.hits"].value == 1.0 else 0.0
-    doubt = 0.0 if is_told else PLANNED_CHANCE * (1.0 - of_loader) * (1.0 - of_once)
+    planned = EACH_CHANCE if of_each_stage > EXPLAINED_SHARE * total else PLANNED_CHANCE
+    doubt = 0.0 if is_told else planned * (1.0 - of_loader) * (1.0 - of_once)
     saving = evidence.op == Op.CHECKPOINT
     workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)
     n_workers = max((on.size for on in gains.blame_s.values()), default=0)

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from diagnose.features.periodicity import LOADER_CHANCE, ONCE_CHANCE, PLANNED_CHANCE, STOP_CHANCE, measure_periodicity
+from diagnose.features.periodicity import (
+    EACH_CHANCE,
+    LOADER_CHANCE,
+    ONCE_CHANCE,
+    PLANNED_CHANCE,
+    STOP_CHANCE,
+    measure_periodicity,
+)
 from diagnose.model.feature import Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
@@ -235,6 +242,14 @@ def test_what_only_the_first_rank_does_may_be_planned(of_first: float, by_loader
     loader = LOADER_CHANCE if by_loader else 0.0
     assert found["stall.loader_doubt"].value == loader
     assert found["stall.planned_doubt"].value == (1.0 - loader) * PLANNED_CHANCE
+
+
+@pytest.mark.parametrize(("of_first", "doubt"), [((1.0, 0.6), EACH_CHANCE), ((1.0, 0.1), PLANNED_CHANCE)])
+def test_each_stage_has_a_rank_that_saves(of_first: tuple[float, float], doubt: float) -> None:
+    """A log is written by one process: where the first rank of both stages is busy it is rather a save."""
+    stops = gains({"start-delay": every(3)})
+    stops.blame_s["start-delay"] = np.array([of_first, (0.0, 0.0)])
+    assert measure_periodicity(components(), stops, evidence())["stall.planned_doubt"].value == doubt
 
 
 @pytest.mark.parametrize(("in_optimizers", "told"), [(0.1, "planned"), (8.0, "optimizer")])
