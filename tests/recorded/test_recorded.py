@@ -290,3 +290,27 @@ def test_collections_stop_sends_too() -> None:
     """A fifth of what they cost lies between computes and their sends, and no row tells."""
     (cause,) = diagnose("t22-gc-growing-p42", "recorded").causes
     assert cause.recoverable == pytest.approx(0.225, abs=0.02)
+
+
+def test_a_slow_link_of_a_ring() -> None:
+    """Sends of rank 3 are slow: the collectives of all eight end as the link to rank 4 lets them, and no clock is off."""
+    found = diagnose("t22-ring-link-d8", "recorded")
+    (cause,) = found.causes
+    ((source, target),) = [(link.source.dp, link.target.dp) for link in cause.where.links]
+    assert (cause.cause, source, target) == ("network-fault", 3, 4)
+    assert not any("clocks differ" in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "said"),
+    [
+        ("t22-planned-gc-p42", "healthy", "planned collections every 8 steps"),
+        ("t22-run-again-p24", "healthy", "the last attempt is analysed"),
+        ("t22-ramp-told-p42", "noisy", "is more work, by the columns"),
+    ],
+)
+def test_what_is_planned_or_more_work_is_told(name: str, verdict: str, said: str) -> None:
+    """Collections by a plan, steps that were run again, and sequences that get longer are nobody's fault."""
+    found = diagnose(name, "recorded")
+    assert (found.verdict, found.causes) == (verdict, ())
+    assert any(said in text for text in (*found.warnings, found.why or ""))
