@@ -330,7 +330,7 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
         price=removal.price,
         sample=removal.sample,
         timelines=Timelines(prepared, removal),
-        date_worker=functools.cache(functools.partial(date_worker, breakdown)),
+        date_worker=functools.partial(date_worker, breakdown),
         split_clean=functools.partial(split_clean, removal, gains.clean_s),
         others=describe_types(observed, trace.other_types, trace.n_stages),
     )
