@@ -56,8 +56,9 @@ PLANNED_CHANCE = TOSS_UP
 #: ... and a log is written by one process: where that rank of each of several stages is busy, for this part as long at least, it
 #: was a save in all of four such jobs.
 EACH_SHARE, EACH_CHANCE = 0.3, 0.28
-#: A stop that was seen once is as probably neither of these: of 7 recorded jobs with one, one saved.
-ONCE_CHANCE = TOSS_UP
+#: A stop that was seen once is as probably neither of these: of 7 recorded jobs with one, one saved. Fewer steps than these may
+#: hold one of many that keep an interval.
+ONCE_CHANCE, ONCE_STEPS = TOSS_UP, (15, 30)
 #: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels. How often that
 #: is so was not measured: it is told beside the others, and less probable than they are.
 MOST_LOADERS, READING_STAGES, LOADER_CHANCE = 16, 2, 0.28
@@ -85,13 +86,13 @@ def measure_periodicity(
     order = np.argsort(breakdown.steps, kind="stable")
     borders = _measure_borders(breakdown, order, gains, evidence)
     n_stages = breakdown.slow_workers.shape[1]
-    doubts = _measure_doubts(gains, evidence, borders, n_stages, on_one_clock=on_one_clock)
+    doubts = _measure_doubts(gains, evidence, borders, n_stages, len(order), on_one_clock=on_one_clock)
     slow = _measure_slow_steps(breakdown.steps[order], breakdown.step_ratio[:, order])
     return borders | doubts | slow | {"step.shared": _share_of_steps(breakdown, order)}
 
 
 def _measure_doubts(
-    gains: Gains, evidence: Evidence, borders: Features, n_stages: int, *, on_one_clock: bool
+    gains: Gains, evidence: Evidence, borders: Features, n_stages: int, n_steps: int, *, on_one_clock: bool
 ) -> Features:
     """Say how probable it is that what looks like a save is planned work, a loader's, or goes on in the background."""
     lost = {
@@ -118,7 +119,8 @@ def _measure_doubts(
             of_all += gain
     by_loader = not is_told and n_stages <= READING_STAGES and period is not None and period <= MOST_LOADERS
     of_loader = LOADER_CHANCE * of_all / total if by_loader else 0.0
-    of_once = ONCE_CHANCE if not is_told and borders["stall.hits"].value == 1.0 else 0.0
+    is_once = not is_told and borders["stall.hits"].value == 1.0
+    of_once = ONCE_CHANCE * float(np.interp(n_steps, ONCE_STEPS, (0.0, 1.0))) if is_once else 0.0
     planned = EACH_CHANCE if of_each_stage > EXPLAINED_SHARE * total else PLANNED_CHANCE
     doubt = 0.0 if is_told else planned * (1.0 - of_loader) * (1.0 - of_once)
     saving = evidence.op == Op.CHECKPOINT

@@ -94,7 +94,8 @@ def _vary_alone(breakdown: Breakdown, stage: int, n_stages: int) -> bool:
         return False
     logs = np.log(np.maximum(breakdown.compute_s[:2], TINY_S))
     logs -= nan_median(logs, axis=(2, 3, 4), keepdims=True)
-    vary = np.array([[robust_deviation(of[np.isfinite(of)]) for of in way] for way in logs])  # (2, n_virtual)
+    there = [[of[np.isfinite(of)] for of in way] for way in logs]
+    vary = np.array([[robust_deviation(of) if of.size else 0.0 for of in way] for way in there])  # (2, n_virtual)
     own = np.arange(vary.shape[1]) % n_stages == stage
     return bool(vary[0, own].max() > VARY_RATIO * max(vary[1, own].max(), float(np.median(vary[0, ~own]))))
 

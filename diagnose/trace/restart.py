@@ -230,9 +230,9 @@ def _number_microbatches(rows: Rows) -> NDArray[Any] | None:
     """Number the microbatches of all chunks; None where the file does not."""
     if rows.microbatch is None or not len(rows):
         return None
-    chunk = 0 if rows.chunk is None else np.maximum(rows.chunk, 0).astype(np.int64)
-    number = rows.microbatch.astype(np.int64)
-    return np.where(number >= 0, number + chunk * (int(number.max()) + 1), -1)
+    chunk = 0 if rows.chunk is None else np.unique(np.maximum(rows.chunk, 0), return_inverse=True)[1]
+    every, number = np.unique(rows.microbatch, return_inverse=True)  # files may give any number
+    return np.where(rows.microbatch >= 0, number + chunk * len(every), -1)
 
 
 def _count_anew(rows: Rows, at: RowIndex, steps: Ints) -> Rows:

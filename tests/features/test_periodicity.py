@@ -215,9 +215,16 @@ def test_what_no_row_calls_a_save_may_be_planned(seconds: dict[str, list[float]]
         assert told[f"stall.{name}_doubt"].value == 0.0
 
 
-@pytest.mark.parametrize(("n_stops", "rows", "doubt"), [(2, (), 0.0), (1, (), ONCE_CHANCE), (1, (101,), 0.0)])
-def test_one_stop_is_as_probably_something_else(n_stops: int, rows: Sequence[int], doubt: float) -> None:
+@pytest.mark.parametrize(
+    ("n_stops", "rows", "few", "doubt"),
+    [(2, (), 0, 0.0), (1, (), 0, ONCE_CHANCE), (1, (), N_STEPS, 0.0), (1, (101,), 0, 0.0)],
+    ids=["twice", "once", "once in few steps", "rows"],
+)
+def test_one_stop_is_as_probably_something_else(
+    n_stops: int, rows: Sequence[int], few: int, doubt: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever stops all workers once, as a restart, is seen like a save, unless rows say so; what comes again is no restart."""
+    monkeypatch.setattr("diagnose.features.periodicity.ONCE_STEPS", (few, few + N_STEPS))
     stops = gains({"start-delay": [4.0 if step in (1, 4)[:n_stops] else 0.0 for step in range(N_STEPS)]})
     stops.blame_s["start-delay"] = np.array([[1.0], [0.0]])
     found = measure_periodicity(components(), stops, evidence([(Op.CHECKPOINT, row) for row in rows], seconds=8.0))
