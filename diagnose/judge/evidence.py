@@ -84,22 +84,13 @@ def _describe_turns(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     if not 0 < len(turns) <= MAX_TURNS:
         return
     workers = {at: label_worker(analysis.trace, *at) for at in turns}
-    each = "; ".join(f"dp {w.dp} stage {w.pp} {_write_when(turns[at])}" for at, w in workers.items())
+    each = "; ".join(f"dp {w.dp} stage {w.pp} {_write_turn(turns[at])}" for at, w in workers.items())
     yield EvidenceItem("rule", f"{rule.id}/turns", f"not all of them at once: {each}", {})
 
 
-def _write_when(when: When) -> str:
-    """Say since when and until when something is there.
-
-    >>> _write_when(When("transient", recovery_step=14))
-    'until step 14'
-    """
-    ends = [f"from step {when.onset_step}"] if when.onset_step is not None else []
-    if when.recovery_step is not None:
-        ends.append(f"until step {when.recovery_step}")
-    elif ends:
-        ends.append("on")
-    return " ".join(ends) or ("all the time" if when.pattern == "constant" else "now and then")
+def _write_turn(when: When) -> str:
+    """Say since when and until when one of several workers is slow."""
+    return when.span or ("all the time" if when.pattern == "constant" else "now and then")
 
 
 def _name_others(analysis: Analysis, rule: Rule) -> list[tuple[int, int]]:

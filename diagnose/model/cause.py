@@ -31,6 +31,20 @@ class When(Struct, frozen=True):
     period_steps: Annotated[float, Meta(gt=0)] | None = None
 
     @property
+    def span(self) -> str:
+        """Since when and until when, in words; empty where neither is known.
+
+        >>> When("onset", onset_step=23).span, When("transient", recovery_step=14).span
+        ('from step 23 on', 'until step 14')
+        """
+        ends = [f"from step {self.onset_step}"] if self.onset_step is not None else []
+        if self.recovery_step is not None:
+            ends.append(f"until step {self.recovery_step}")
+        elif ends:
+            ends.append("on")
+        return " ".join(ends)
+
+    @property
     def is_past(self) -> bool:
         """True where it came, and went before the recording ended."""
         return self.pattern == "transient" and self.recovery_step is not None

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _SIZES = ("dp_size", "pp_size", "tp_size", "cp_size", "vpp_size", "world_size")
 #: What is less sure is more probably something else.
 PROBABLE = 0.5
+#: How much what is said with less counts when causes are put in order.
+DOUBTED_WEIGHT = 0.25
 #: Workers listed in `what_if.by_worker` at most.
 MAX_WORKERS_LISTED = 64
 
@@ -117,13 +119,14 @@ class Diagnosis:
     def told(self) -> tuple[Cause, ...]:
         """The causes in the order in which people are told of them; `causes` has the largest share first.
 
-        First what is said with more than it is doubted; there and below, what most of the loss is to be expected of: a sure cause
-        comes before a guess at a little more. Where the share of one is not known, as by a log, only what is doubted moves.
+        First what most of the loss is to be expected of; what is doubted as much as said counts a quarter, so that it comes before
+        what is sure only if that is far less. Where the share of one is not known, as by a log, only what is doubted moves.
         """
         weighed = all(cause.share is not None for cause in self.causes)
 
-        def rank(cause: Cause) -> tuple[bool, float]:
-            return cause.confidence < PROBABLE, -(cause.share or 0.0) * cause.confidence if weighed else 0.0
+        def rank(cause: Cause) -> float:
+            counts = 1.0 if cause.confidence >= PROBABLE else DOUBTED_WEIGHT
+            return -counts * (cause.share or 0.0) * cause.confidence if weighed else -counts
 
         return tuple(sorted(self.causes, key=rank))
 

@@ -301,18 +301,13 @@ def since(when: When) -> str:
     >>> since(When("periodic", period_steps=10.0))
     'about every 10 steps'
     """
-    steps = [f"from step {when.onset_step}"] if when.onset_step is not None else []
-    if when.recovery_step is not None:
-        steps.append(f"until step {when.recovery_step}")
-    elif steps:
-        steps.append("on")
     if when.period_steps is not None:
         pattern = f"about every {when.period_steps:.3g} steps"
     else:
         pattern = _PATTERNS.get(when.pattern or "", escape(when.pattern or ""))
-    if steps and when.pattern == "transient":
+    if when.span and when.pattern == "transient":
         pattern = ""
-    return ", ".join(part for part in (pattern, " ".join(steps)) if part)
+    return ", ".join(part for part in (pattern, when.span) if part)
 
 
 def headline(diagnosis: Diagnosis) -> str:

@@ -39,7 +39,7 @@ def add_hidden_barriers(
 ) -> Graph:
     """Add the waits for other workers that no row records: a launch delay that tracks another operation's end."""
     step_s = float(np.mean(block.step_ends_s))
-    start_s, end_s = block.start_s, block.end_s
+    op, start_s, end_s = block.nodes.op, block.start_s, block.end_s
     if block.filled is not None:
         start_s, end_s = np.where(block.filled, np.nan, start_s), np.where(block.filled, np.nan, end_s)
     first_forwards = {
@@ -58,7 +58,11 @@ def add_hidden_barriers(
                 lanes = _lane_mean(delay) > WORTH_SHARE * step_s
                 if not lanes.any():
                     continue
-                candidates = [source for source in sources if source not in event.members]
+                candidates = [
+                    source
+                    for source in sources
+                    if source not in event.members and (op[source] != Op.OPTIMIZER or op[node] == Op.ALL_GATHER)
+                ]
                 found = _find_barriers(block.nodes, start_s, end_s, node, delay, lanes, candidates)
                 if found:
                     left = _left_over(start_s[node], end_s, delay, found)
@@ -97,11 +101,23 @@ def _left_over(start_s: Seconds, end_s: Seconds, delay: Seconds, barriers: tuple
 
 
 def _barrier_sources(layout: Layout, graph: Graph) -> list[int]:
-    """List the ends that a hidden barrier may wait for: the last compute of each stage and what closes the step."""
+    """List the ends that a hidden barrier may wait for: the last compute of each stage and what closes the step.
+
+    An optimizer closes it for gathers alone: other ends say the same of what runs before it.
+    """
     sources: list[int] = []
     for stage in range(layout.n_stages):
         sources += layout.by_start(DIRECTIONS, stage)[-1:]
-        for op in (Op.ALL_GATHER, Op.GC, Op.LAYERNORM, Op.EMBEDDING, Op.REDUCE_SCATTER, Op.SEPARATE, Op.CLIP):
+        for op in (
+            Op.ALL_GATHER,
+            Op.GC,
+            Op.LAYERNORM,
+            Op.EMBEDDING,
+            Op.REDUCE_SCATTER,
+            Op.SEPARATE,
+            Op.CLIP,
+            Op.OPTIMIZER,
+        ):
             sources += layout.of(op, stage)[-1:]
     known = np.zeros(graph.n_nodes, dtype=bool)
     known[graph.moves.completes.flat] = True

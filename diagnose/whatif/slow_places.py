@@ -237,7 +237,7 @@ def restrict(o: Observed, excess: Mapping[int, Seconds], places: SlowPlaces) -> 
         elif op in DP_COLLECTIVES:
             kept = places.mended_groups[stage] * seconds
         else:  # what a card shares with all or some others, or by itself
-            whole = places.groups.all() or (op == Op.CLIP and has_card)
+            whole = places.in_time or places.groups.all() or (op == Op.CLIP and has_card)
             ends = nodes.stage[o.graph.members_of(node)]
             kept = seconds if whole else np.where(places.cards[:, ends].any(axis=1), seconds, 0.0)
         if kept.any():

@@ -297,7 +297,7 @@ def test_many_causes() -> None:
 
 
 def test_what_is_doubted_is_told_last() -> None:
-    """First what is more probable than not, and there what most of the loss is to be expected of, on all pages."""
+    """First what most of the loss is to be expected of, where what is doubted counts a quarter, on all pages."""
     names = ("worker-fault", "unknown", "expert-imbalance", "stage-imbalance", "data-loading")
     shares, sure = (0.52, 0.3, 0.15, 0.25, 0.02), (0.09, 0.6, 0.91, 0.9, 0.49)
     first = two_causes().causes[0]
@@ -320,6 +320,16 @@ def test_what_is_doubted_is_told_last() -> None:
         *("unknown", "expert-imbalance", "stage-imbalance"),
         *("worker-fault", "data-loading"),
     ]
+
+
+def test_what_is_sure_and_small_is_told_last() -> None:
+    """A sure cause of 2% of the loss does not come before a probable one of 86%."""
+    first = two_causes().causes[0]
+    large = msgspec.structs.replace(first, cause="checkpoint-stall", share=0.86, confidence=0.49)
+    small = msgspec.structs.replace(first, cause="network-fault", share=0.018, confidence=0.97)
+    middle = msgspec.structs.replace(first, cause="data-loading", share=0.3, confidence=0.9)
+    found = dataclasses.replace(two_causes(), causes=(large, middle, small))
+    assert [cause.cause for cause in found.told] == ["data-loading", "checkpoint-stall", "network-fault"]
 
 
 def test_alternatives_and_doubts() -> None:

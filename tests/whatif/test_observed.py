@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from diagnose.faults.checkpoint_stall import CheckpointStall
 from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.fault import Fault
 from diagnose.faults.garbage_collection import GarbageCollection
@@ -168,6 +169,15 @@ def test_the_first_forward_waits_for_its_own_gather_alone(within: float) -> None
     found = measure(job.trace).gains
     assert found.replayed_s == pytest.approx(found.recorded_s, rel=0.001)
     assert found.recoverable("transfer") == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE)
+
+
+@pytest.mark.parametrize("pp", [1, 4])
+def test_gathers_at_the_end_wait_for_the_last_optimizer(pp: int) -> None:
+    """Each rank saves within its optimizer for as long as it takes, and all gather behind a barrier, when the last is through."""
+    spec = JobSpec(pp=pp, dp=8, microbatches=4, steps=14, gathers_last=True, optimizer_waits=True, seed=28)
+    job = generate(spec, [CheckpointStall(period_steps=6, where="inside", duration_s=20.0, spread=0.2, recorded=False)])
+    gains, truth = measure(job.trace).gains, job.truth.faults[0].recoverable
+    assert truth > 0.3 and gains.recoverable("end-delay") == pytest.approx(truth, abs=GAIN_TOLERANCE)
 
 
 @pytest.mark.parametrize(("pp", "vpp"), [(1, 1), (4, 1), (2, 2)])

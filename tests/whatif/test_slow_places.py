@@ -127,6 +127,18 @@ def test_all_collectives_from_an_onset_are_nobodys() -> None:
     assert named(slow_in(found).groups) == [[0], [1], [2], [3]]
 
 
+def test_with_one_dp_rank_the_collectives_between_stages_are_the_networks_too() -> None:
+    """Two stages, one rank each: what they reduce together is slow from some step on, as what they send is."""
+    job = generate(
+        JobSpec(pp=2, dp=1, microbatches=2, steps=13, forward_s=0.006, transfer_s=3e-5, collective_s=2e-4, seed=9),
+        [NetworkFault(scope="card", slowdown=40.0, onset=8)],
+    )
+    found, truth = measure(job.trace), job.truth.faults[0].recoverable
+    assert truth > 0.04 and found.gains.recoverable("transfer") == pytest.approx(truth, abs=0.005)
+    assert causes(found.diagnosis) == ["network-fault"]
+    assert found.diagnosis.causes[0].when.onset_step == job.truth.faults[0].onset_step
+
+
 def test_a_switch_is_all_links_between_its_hosts() -> None:
     """All links between two hosts slow from some step on are all named, and the switch is mended; one host has no switch."""
     spec = dataclasses.replace(JOB, workers_per_host=4)
