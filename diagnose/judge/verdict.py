@@ -6,6 +6,7 @@ than not.
 """
 
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -42,6 +43,8 @@ from diagnose.numerics.figures import write_percent
 MIN_STEPS = 3
 #: ... but for stages, which differ in each of so many microbatches of a step.
 MIN_MICROBATCHES = 4
+#: Of so many causes, those that take most, it is asked whether two hide each other: each pair costs four replays.
+MOST_HIDDEN = 3
 #: As sure as an experimental rule whose cause gives back what is asked for as probably as not. Of less sure findings, with
 #: their alternatives, 2 of 9 were right on 800 generated jobs, and none on the recorded ones.
 SAID_FROM = CERTAINTY["experimental"] / 2.0
@@ -219,7 +222,8 @@ def _choose(
     """Choose the causes that are believed and worth saying, by what each gives back alone, or after those chosen before it.
 
     Those that give back enough alone come first, the largest first; then, one after the other, what gives back most once these are
-    gone. Costs two replays for each of the latter. What takes more than it gives back, in the mean of all orders, is none of them.
+    gone, or two that hide each other. Costs a few replays for each of the latter. What takes more than it gives back, in the mean
+    of all orders, is none of them.
     """
     believed = [
         _Said(j, certain, measure_alone(analysis.gains, j.rule.components))
@@ -239,18 +243,36 @@ def _choose(
         if one.benefit.gain < least <= analysis.gains.recoverable_last("+".join(one.judgement.rule.components))
         and (share_of(analysis.gains, one.judgement.rule.components) or 0.0) >= 0.0
     ]
-    while said and hidden:
-        gone = [name for one in said for name in one.judgement.rule.components]
-        uncovered = [
-            dataclasses.replace(one, benefit=measure_after(analysis, one.judgement.rule.components, gone))
-            for one in hidden
-        ]
-        best = max(range(len(uncovered)), key=lambda i: uncovered[i].benefit.gain)
-        if uncovered[best].benefit.gain < least:
-            break
-        said.append(uncovered[best])
-        hidden.pop(best)
+    while hidden and (found := _uncover(analysis, hidden, said, least)):
+        said += found
+        shown = {one.judgement.rule.id for one in found}
+        hidden = [one for one in hidden if one.judgement.rule.id not in shown]
     return said
+
+
+def _uncover(analysis: Analysis, hidden: Sequence[_Said], said: Sequence[_Said], least: float) -> list[_Said]:
+    """Find the cause that gives back most once those said are gone, or the two that do where each hides the other.
+
+    A slow worker beside a long stage may cost nothing, as the stage is waited for anyway, and so the other way round: mending both
+    gives back what neither does. Empty where nothing gives back enough.
+    """
+    gone = [name for one in said for name in one.judgement.rule.components]
+
+    def after(one: _Said, *others: _Said) -> _Said:
+        names = [*gone, *(name for other in others for name in other.judgement.rule.components)]
+        return dataclasses.replace(one, benefit=measure_after(analysis, one.judgement.rule.components, names))
+
+    if said:
+        best = max((after(one) for one in hidden), key=lambda one: one.benefit.gain)
+        if best.benefit.gain >= least:
+            return [best]
+    # In the mean of all orders those that hide each other give back most.
+    first = sorted(hidden, key=lambda one: -(share_of(analysis.gains, one.judgement.rule.components) or 0.0))[
+        :MOST_HIDDEN
+    ]
+    pairs = [(after(one, other), after(other, one)) for one, other in itertools.combinations(first, 2)]
+    best_two = max(pairs, key=lambda two: two[0].benefit.gain + two[1].benefit.gain, default=())
+    return [*best_two] if all(one.benefit.gain >= least for one in best_two) else []
 
 
 def _is_claimed(analysis: Analysis, judgement: Judgement, claimed: set[str]) -> bool:

@@ -106,7 +106,7 @@ def list_input_files(path: Path, *, name: str) -> InputFiles:
 
 def name_in(folder: Path, file: Path, name: str) -> str:
     """Name a file as errors do: as the path given, with what lies below it."""
-    return name if file == folder else f"{name}/{file.relative_to(folder).as_posix()}"
+    return name if file == folder else f"{name.rstrip('/')}/{file.relative_to(folder).as_posix()}"
 
 
 def is_trace(file: Path) -> bool:

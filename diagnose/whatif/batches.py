@@ -25,6 +25,8 @@ TOLERANCE_S = 20e-6
 TOLERANCE_SHARE = 1e-3
 #: One batch is recorded with one start and one end; float32 seconds late in a long step are coarser than this.
 GRANULARITY_S = 2e-7
+#: What starts earlier than another ends by this part of the step does not wait for it: one such lane is as many.
+FAR_SHARE, FAR_WEIGHT = 0.1, 3
 #: Operations of one batch at most: a send and a recv in each direction.
 MAX_BATCH = 4
 #: Noise of timestamps: by how much the most overlapping computes overlap, and how many times that two of them may be apart.
@@ -59,6 +61,7 @@ class SampledLanes:
         forward_s = float(median(took_s)) if len(took_s) else 0.0
         jitter_s = self._jitter(block)
         self.tolerance_s = max(TOLERANCE_S, TOLERANCE_SHARE * forward_s, JITTER_DEVIATIONS * jitter_s)
+        self.far_s = max(FAR_SHARE * float(np.mean(block.step_ends_s)), self.tolerance_s)
         self.granularity_s = GRANULARITY_S + 4.0 * float(np.spacing(np.float32(np.nanmax(self.end_s))))
         self.blurred_s = max(self.granularity_s, JITTER_DEVIATIONS * jitter_s)
 
@@ -88,12 +91,13 @@ class SampledLanes:
         return np.count_nonzero(gap >= -self.tolerance_s) / gap.size if gap.size else 0.0
 
     def held_shares(self, sources: Ints, waiters: Ints) -> Seconds:
-        """Give `held_share` of many pairs."""
+        """Give `held_share` of many pairs, where starts that are far too early, which no clock explains, count as several."""
         found = np.zeros(len(sources))
         for part in split_nodes(np.arange(len(sources)), self.start_s.shape[1]):
             gap = self.start_s[waiters[part]] - self.end_s[sources[part]]
-            found[part] = np.count_nonzero(gap >= -self.tolerance_s, axis=1) / self.count(gap)
-        return found
+            held = np.count_nonzero(gap >= -self.tolerance_s, axis=1)
+            found[part] = (held - FAR_WEIGHT * np.count_nonzero(gap < -self.far_s, axis=1)) / self.count(gap)
+        return np.maximum(found, 0.0)
 
     def count(self, values: Seconds) -> Ints | int:
         """Count the lanes that recorded all that each row is made of, but at least one; `values` has shape (n, n_lanes)."""

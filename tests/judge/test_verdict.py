@@ -1139,3 +1139,17 @@ def test_dear_forwards_every_so_many_steps_are_an_evaluation_where_all_of_a_step
     found = diagnose_table(job.trace)
     assert (found.verdict, found.causes) == (verdict, ())
     assert any("that is no fault" in warning for warning in found.warnings) == (verdict == "healthy" and slowdown > 2.0)
+
+
+def test_two_that_hide_each_other_are_both_said() -> None:
+    """A slow worker beside a stage that is as long costs nothing by itself, nor does the stage: without both much comes back."""
+    spec = JobSpec(pp=2, vpp=2, dp=8, microbatches=16, steps=16, p2p="asynchronous", seed=8)
+    slow = WorkerFault(places=((5, 0),), slowdown=1.6)
+    job = generate(spec, [slow, StageImbalance(stage=-1, forward_slowdown=2.2, backward_slowdown=2.2)])
+    truth = job.truth
+    assert all(fault.recoverable < 0.02 and fault.recoverable_last > 0.1 for fault in truth.faults)
+    diagnosis = diagnose_table(job.trace)
+    assert sorted(causes(diagnosis)) == ["stage-imbalance", "worker-fault"] and diagnosis.verdict == "straggling"
+    for cause in diagnosis.causes:
+        (fault,) = (fault for fault in truth.faults if fault.cause == cause.cause)
+        assert cause.recoverable_after_others == pytest.approx(fault.recoverable_last, abs=0.02)

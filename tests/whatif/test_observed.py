@@ -171,6 +171,16 @@ def test_the_first_forward_waits_for_its_own_gather_alone(within: float) -> None
     assert found.recoverable("transfer") == pytest.approx(job.truth.faults[0].recoverable, abs=GAIN_TOLERANCE)
 
 
+def test_recvs_that_began_long_before_a_late_gather_do_not_wait_for_it() -> None:
+    """A worker that collects between steps gathers late, in few steps, while its recvs are posted: they never waited."""
+    spec = JobSpec(pp=8, vpp=2, dp=2, steps=38, forward_s=1e-3, p2p="asynchronous", averages_loss=False, seed=16)
+    spec = dataclasses.replace(spec, transfer_s=6e-6, collective_s=9e-4, clip="stages")
+    pauses = GarbageCollection(
+        pause_s=0.075, between_steps=True, inside_share=0.0, worker_period_steps=34.0, records=False, growth=0.9
+    )
+    assert_replays(measured(spec, pauses))
+
+
 @pytest.mark.parametrize("pp", [1, 4])
 def test_gathers_at_the_end_wait_for_the_last_optimizer(pp: int) -> None:
     """Each rank saves within its optimizer for as long as it takes, and all gather behind a barrier, when the last is through."""
