@@ -175,17 +175,22 @@ def _take_a_part(breakdown: Breakdown, is_slow: Bools) -> bool:
 
 def _count_began(breakdown: Breakdown) -> float:
     """Say which part of the slow workers were not slow in the first steps."""
-    behind = [slow_steps(breakdown, worker)[1] for worker in slow_workers(breakdown)]
-    return sum(not is_slow(one)[:FIRST_STEPS].any() for one in behind) / len(behind)
+    workers = slow_workers(breakdown)
+    return sum(_has_begun(breakdown, worker) for worker in workers) / len(workers)
+
+
+def _has_begun(breakdown: Breakdown, worker: tuple[int, int]) -> bool:
+    """Say whether a worker was not slow in the first steps."""
+    return not is_slow(slow_steps(breakdown, worker)[1])[:FIRST_STEPS].any()
 
 
 def _doubt_stage(breakdown: Breakdown) -> float:
-    """Say how probable it is that slow workers are long stages: one dp rank that was slow before, or all of several."""
+    """Say how probable it is that slow workers are long stages: the slowest one, with one dp rank, or all of several."""
     n_dp, n_stages = breakdown.slow_workers.shape
     if n_stages == 1:
         return 0.0
     if n_dp == 1:
-        return 0.0 if _count_began(breakdown) else LAYERS_CHANCE
+        return 0.0 if _has_begun(breakdown, slow_workers(breakdown)[0]) else LAYERS_CHANCE
     return STAGE_CHANCE if _whole_stages(breakdown).any() else 0.0
 
 

@@ -154,6 +154,11 @@ class Cause(Struct, frozen=True, kw_only=True):
         says("what tests on its machines said; there only where `diagnose confirm` read their results"),
     ] = UNSET
 
+    @property
+    def is_known(self) -> bool:
+        """False of time that no cause explains, which has no fix."""
+        return self.cause != "unknown"
+
 
 class KeptCause(Cause, frozen=True, kw_only=True):
     """A cause as a store gives it back: with any name, so that an odd one does not stop a command that reads them all."""

@@ -119,13 +119,14 @@ class Diagnosis:
     def told(self) -> tuple[Cause, ...]:
         """The causes in the order in which people are told of them; `causes` has the largest share first.
 
-        First what most of the loss is to be expected of; what is doubted as much as said counts a quarter, so that it comes before
-        what is sure only if that is far less. Where the share of one is not known, as by a log, only what is doubted moves.
+        First what most of the loss is to be expected of; what is doubted more than said, or has no name and so no fix, counts a
+        quarter: it comes before what is sure only if that is far less. Where the share of one is not known, as by a log, only
+        these move.
         """
         weighed = all(cause.share is not None for cause in self.causes)
 
         def rank(cause: Cause) -> float:
-            counts = 1.0 if cause.confidence >= PROBABLE else DOUBTED_WEIGHT
+            counts = 1.0 if cause.confidence >= PROBABLE and cause.is_known else DOUBTED_WEIGHT
             return -counts * (cause.share or 0.0) * cause.confidence if weighed else -counts
 
         return tuple(sorted(self.causes, key=rank))

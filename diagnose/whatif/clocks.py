@@ -142,20 +142,47 @@ def _shift(block: Block, clocks: Clocks) -> Seconds:
 def carry_over(rows: Evidence, trace: Trace) -> Evidence:
     """Give rows of a job, and behind them those that go on when the next step has begun as rows of that step, too.
 
-    Only the job's own clock shows it: a save after the optimizer, which some workers still write when others begin.
+    The job's own clock shows it: a save after the optimizer, which some workers still write when others begin. Where times count
+    from the start of each step, the next one begins as the first worker is through with what it did in this one.
     """
-    origin_s = trace.step_origin_s
-    if origin_s is None or not len(rows):
+    if not len(rows):
         return rows
     every_step = np.sort(trace.steps)
     at = np.minimum(np.searchsorted(every_step, rows.step + 1), len(every_step) - 1)
     before = np.minimum(np.searchsorted(every_step, rows.step), len(every_step) - 1)
-    shift_s = origin_s[at] - origin_s[before]
-    over = (every_step[at] == rows.step + 1) & (rows.end_s > shift_s)
-    over &= ~np.isin(rows.step + 1, trace.restarted_steps)
+    over = (every_step[at] == rows.step + 1) & ~np.isin(rows.step + 1, trace.restarted_steps)
+    first_s = np.full(len(rows), np.inf)
+    if trace.step_origin_s is not None:
+        shift_s = trace.step_origin_s[at] - trace.step_origin_s[before]
+    else:
+        begins_s, ends_s = _span_steps(rows, trace, every_step)
+        shift_s = nan_quantile(ends_s.reshape(len(every_step), -1), 0.0, axis=1)[before]
+        # A worker that has begun is through, and how far a step is from the next is known by the ends alone.
+        first_s = begins_s[at, rows.dp, rows.stage]
+    over &= rows.end_s > shift_s
     again, by_s = rows.take(over), shift_s[over]
-    moved = dataclasses.replace(again, step=again.step + 1, start_s=again.start_s - by_s, end_s=again.end_s - by_s)
-    return Evidence.join([rows, moved])
+    start_s, end_s = again.start_s - by_s, np.minimum(again.end_s - by_s, first_s[over])
+    return Evidence.join(
+        [rows, dataclasses.replace(again, step=again.step + 1, start_s=np.minimum(start_s, end_s), end_s=end_s)]
+    )
+
+
+def _span_steps(rows: Evidence, trace: Trace, every_step: Ints) -> tuple[Seconds, Seconds]:
+    """Say when each worker begins and ends each step, its rows included: shape (n_steps, n_dp, n_stages), NaN where unknown."""
+    n_stages = 1 + int(max(block.nodes.stage.max() for block in trace.blocks))
+    begins_s, ends_s = np.full((2, len(every_step), trace.blocks[0].n_dp, n_stages), np.nan)
+    for block in trace.blocks:
+        at = np.searchsorted(every_step, block.steps)
+        for stage in np.unique(block.nodes.stage).tolist():
+            mine = block.nodes.stage == stage
+            begins_s[at, :, stage], ends_s[at, :, stage] = (
+                block.start_s[mine].min(axis=0),
+                block.end_s[mine].max(axis=0),
+            )
+    known = np.isin(rows.step, every_step)
+    place = np.searchsorted(every_step, rows.step[known]), rows.dp[known], rows.stage[known]
+    np.fmax.at(ends_s, place, rows.end_s[known])
+    return begins_s, ends_s
 
 
 def _move_origin(block: Block, clocks: Clocks) -> Seconds:

@@ -9,6 +9,7 @@ from diagnose.features.workers import (
     DOCUMENTS_CHANCE,
     GROWTH_CHANCE,
     HOST_CHANCE,
+    LAYERS_CHANCE,
     LAYOUT_CHANCE,
     STAGE_CHANCE,
     measure_workers,
@@ -172,6 +173,22 @@ def test_a_worker_that_is_slow_for_one_of_its_members() -> None:
     assert found["worker.stage_doubt"].value and by_member["worker.stage_doubt"].value == 0.0
     assert by_member["worker.slow_share"].value == found["worker.slow_share"].value / 4  # type: ignore[operator]
     assert by_member["worker.growth_doubt"].value == 0.0
+
+
+def test_who_began_beside_the_slowest_does_not_tell_it_from_a_long_stage() -> None:
+    """With one dp rank: stage 0 is long from the start, stage 1 a little from a later step on; and the other way round."""
+    for late, doubt in ((1, LAYERS_CHANCE), (0, 0.0)):
+        parts = slowed({(0, late): 1.3}, steps=slice(4, None))
+        ratio = parts.worker_ratio[..., :1].copy()
+        ratio[:, 0] = np.maximum(ratio[:, 0], 1.0 if late == 0 else 1.7)
+        ratio[:, 1] = np.maximum(ratio[:, 1], 1.0 if late == 1 else 1.05)
+        alone = dataclasses.replace(
+            parts,
+            slow_workers=np.array([[True, True]]),
+            worker_ratio=ratio,
+            compute_s=parts.compute_s[..., :1] * ratio[:, :, None],
+        )
+        assert measure_workers(alone, what_if())["worker.stage_doubt"].value == doubt
 
 
 def test_without_peers_nothing_can_be_said() -> None:

@@ -192,8 +192,30 @@ def test_rows_go_on_in_the_next_step() -> None:
     assert (found.start_s[4:].tolist(), found.end_s[4:].tolist()) == ([-2.0, -2.0], [2.0, 2.0])
     trace.restarted_steps = [7]
     assert carry_over(rows, trace).step.tolist() == [5, 5, 6, 7, 6]
-    trace.step_origin_s = None
-    assert carry_over(rows, trace) is rows
+
+
+def test_rows_go_on_in_the_next_step_where_each_has_its_own_times() -> None:
+    """The next step begins as the first worker is through: dp rank 0 logs for 2 s more, or until it begins; not behind a gap."""
+    start_s = np.array([[[0.0, 0.0], [1.5, 0.0], [2.0, 0.0], [0.0, 0.0]]])
+    steps = np.array([5, 6, 7, 9])
+    trace = SimpleNamespace(
+        step_origin_s=None,
+        steps=steps,
+        restarted_steps=[],
+        blocks=[
+            SimpleNamespace(
+                nodes=nodes((Op.FORWARD, 0)), start_s=start_s, end_s=np.full((1, 4, 2), 8.0), steps=steps, n_dp=2
+            )
+        ],
+    )
+    rows = rows_of(*((Op.CHECKPOINT, step, 8.0, 10.0) for step in (5, 6, 7)))
+    found = carry_over(rows, trace)
+    assert found.step.tolist() == [5, 6, 7, 6, 7]
+    assert (found.start_s[3:].tolist(), found.end_s[3:].tolist()) == ([0.0, 0.0], [1.5, 2.0])
+    # Where all log, all are through as late.
+    both = [(Op.CHECKPOINT, 5, 8.0, 10.0), (Op.CHECKPOINT, 5, 8.0, 10.0)]
+    everybody = dataclasses.replace(rows_of(*both), dp=np.array([0, 1]))
+    assert carry_over(everybody, trace).step.tolist() == [5, 5]
 
 
 # ------------------------------------------------------------------------------------------ launch delays, rows, lanes
@@ -558,13 +580,16 @@ def test_what_is_late_in_one_step_is_not_late() -> None:
 # ------------------------------------------------------------------------------------------ batches
 
 
-def lanes(start_s: Any, end_s: Any = None, *, n_dp: int = 1, filled: Any = None, kinds: Any = None) -> SampledLanes:
+def lanes(
+    start_s: Any, end_s: Any = None, *, n_dp: int = 1, filled: Any = None, kinds: Any = None, step_s: float = 10.0
+) -> SampledLanes:
     """Sample operations of one worker; shape (n_nodes, n_steps) or with dp ranks."""
     start = np.array(start_s, dtype=float)
     start = start[..., None] if start.ndim == 2 else start
     end = start if end_s is None else np.array(end_s, dtype=float).reshape(start.shape)
+    kinds = kinds or [(Op.FORWARD_SEND, 0)] * len(start)
     block = SimpleNamespace(
-        start_s=start, end_s=end, filled=filled, nodes=nodes(*(kinds or [(Op.FORWARD_SEND, 0)] * len(start)))
+        start_s=start, end_s=end, filled=filled, nodes=nodes(*kinds), step_ends_s=np.array([step_s])
     )
     return SampledLanes(block)
 
@@ -625,6 +650,9 @@ def test_the_share_of_lanes_in_which_a_wait_holds() -> None:
     both_ways = whole.held_shares(np.array([0, 1]), np.array([1, 0]))
     assert both_ways.tolist() == [0.75, 0.0] == [whole.held_share(0, 1), whole.held_share(1, 0)]
     assert lanes([[NAN] * 2, [1.0] * 2], [[NAN] * 2, [2.0] * 2]).held_share(0, 1) == 0.0
+    # By more than a tenth of the step it is as many lanes as three.
+    far = lanes([[0.0] * 8, [0.5] + [1.0] * 7], [[1.0] * 8, [2.0] * 8], step_s=2.0)
+    assert far.held_shares(np.array([0]), np.array([1])).tolist() == [0.5] and far.held_share(0, 1) == 0.875
 
 
 def test_a_recv_waits_for_what_it_begins_with_the_end_of() -> None:
