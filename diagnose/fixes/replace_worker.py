@@ -22,7 +22,7 @@ from diagnose.fixes.places import (
     read_number,
     read_worker,
 )
-from diagnose.model.analysis import Analysis
+from diagnose.model.analysis import MANY_WORKERS, Analysis
 from diagnose.model.change import Remove
 from diagnose.model.place import Worker
 from diagnose.model.remedy import FaultLocation, Refusal, Remedy
@@ -76,6 +76,8 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     elif drained:
         summary += f"; drain {name_some(hosts, 3)}"
     risks = [f"the host also runs {good} good workers, which go with it"] if good else []
+    if _are_over(analysis, chosen):
+        summary = f"nothing now, it is over; should it come back, {summary}"
     resolved = {"restart_s": f"{restart_s:g}"}
     if chosen.sum() == 1:
         ((dp, stage),) = labels_of(trace, chosen)
@@ -98,7 +100,8 @@ def weigh(analysis: Analysis, remedy: Remedy, gain_s: float) -> Remedy:
     total = analysis.trace.job.steps_total
     left = None if total is None else max(total - int(analysis.breakdown.steps.max()) - 1, 0)
     figures = {**remedy.figures, "break_even_steps": steps, "steps_left": left}
-    if steps is None or left is None or left >= steps:
+    over = any(isinstance(change, Remove) and _are_over(analysis, change.workers) for change in remedy.changes)
+    if steps is None or left is None or left >= steps or over:
         return dataclasses.replace(remedy, figures=figures)
     until = "" if left == 0 else "let it finish; "
     after = write_steps(steps, analysis.gains.replayed_s - gain_s)
@@ -132,6 +135,12 @@ def _choose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     for worker in recovered if len(recovered) < len(turns) else ():
         chosen[worker] = False
     return chosen
+
+
+def _are_over(analysis: Analysis, chosen: Bools | None) -> bool:
+    """Say whether all of a few workers have recovered."""
+    workers = [] if chosen is None else [(int(dp), int(stage)) for dp, stage in np.argwhere(chosen)]
+    return 0 < len(workers) <= MANY_WORKERS and all(analysis.date_worker(worker).is_past for worker in workers)
 
 
 def _find_named(trace: Trace, place: FaultLocation, dp: int, stage: int) -> Worker | None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Sequence
 
+import numpy as np
+
 from diagnose.judge.confidence import chance_above
 from diagnose.judge.lone import is_lone_rank, only_waits
 from diagnose.judge.other_work import UNEVEN, describe_uneven
@@ -47,6 +49,8 @@ TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports a
 FOR_ALL = "it may be more work, as longer sequences or batches, or what hosts share, as power"
 #: What makes such a pause.
 ONCE = "a restart, the scheduler or a save does that"
+#: A step that has this part of what is lost has nearly all of it.
+ONE_STEP_SHARE = 0.9
 #: What comes at an interval on nobody more than on others.
 AS_PLANNED = "as planned work does: a collection of garbage, a log, a profiler"
 BUSY_HOST = "between processes of one host is no network: look at what else takes its cores (top)"
@@ -115,6 +119,10 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
         text += f"; {FOR_ALL}"
     if when.period_steps is not None and not where.workers:
         text += f"; it comes every {when.period_steps:.0f} steps, on nobody more than on others, {AS_PLANNED}"
+    step, lost_s, part = _find_worst_step(analysis, component)
+    if when.pattern == "sporadic" and part >= ONE_STEP_SHARE:
+        text += f"; nearly all of it in step {step}, {write_figure(lost_s, 2)} s"
+        when = _date_step(analysis, step)
     for fact, missed, components in UNSEEN:
         if component in components and getattr(analysis.trace.job, fact) is False:
             text += f"; {missed}"
@@ -139,10 +147,25 @@ def _describe_stop(analysis: Analysis, component: str) -> tuple[str, str, When] 
     border = gains.traits[component].border
     if border is None or hits is None or hits.value != 1.0:
         return None
-    lost_s = gains.replayed_steps_s - gains.alone_steps_s[component]
-    at = int(lost_s.argmax())
-    step, last = int(analysis.breakdown.steps[at]), int(analysis.breakdown.steps.max())
+    step, lost_s, _ = _find_worst_step(analysis, component)
     where = f"{'before' if border == 'start' else 'after'} step {step}"
-    text = f"everybody stands still once, for {write_figure(float(lost_s[at]), 2)} s {where}: {ONCE}"
-    when = When("sporadic") if step == last else When("transient", step, step + 1)
-    return f"{UNKNOWN} cause: one pause of all workers", text, when
+    text = f"everybody stands still once, for {write_figure(lost_s, 2)} s {where}: {ONCE}"
+    return f"{UNKNOWN} cause: one pause of all workers", text, _date_step(analysis, step)
+
+
+def _find_worst_step(analysis: Analysis, component: str) -> tuple[int, float, float]:
+    """Give the step that loses most to a component, the seconds, and which part they are of all that it costs."""
+    gains = analysis.gains
+    lost_s = np.maximum(gains.replayed_steps_s - gains.alone_steps_s[component], 0.0)
+    at = int(lost_s.argmax())
+    return (
+        int(analysis.breakdown.steps[at]),
+        float(lost_s[at]),
+        float(lost_s[at] / lost_s.sum()) if lost_s.any() else 0.0,
+    )
+
+
+def _date_step(analysis: Analysis, step: int) -> When:
+    """Say that something happens in one step; whether it is over in the last one nobody knows."""
+    is_last = step == int(analysis.breakdown.steps.max())
+    return When("sporadic") if is_last else When("transient", step, step + 1)

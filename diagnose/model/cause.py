@@ -34,9 +34,11 @@ class When(Struct, frozen=True):
     def span(self) -> str:
         """Since when and until when, in words; empty where neither is known.
 
-        >>> When("onset", onset_step=23).span, When("transient", recovery_step=14).span
-        ('from step 23 on', 'until step 14')
+        >>> When("onset", onset_step=23).span, When("transient", recovery_step=14).span, When("transient", 4, 5).span
+        ('from step 23 on', 'until step 14', 'in step 4')
         """
+        if self.onset_step is not None and self.recovery_step == self.onset_step + 1:
+            return f"in step {self.onset_step}"
         ends = [f"from step {self.onset_step}"] if self.onset_step is not None else []
         if self.recovery_step is not None:
             ends.append(f"until step {self.recovery_step}")

@@ -86,7 +86,8 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
     # Where times count from each step's begin, when the first stage had ended the last one is known about.
     least_s = 0.0 if of_job else EARLY_SHARE * float(np.median(end_s - begin_s))
     before_s = end_s[follows - 1] - (0.0 if of_job else _measure_turns(dense, follows)[:, None])
-    opens_s = begin_s.copy()
+    # Without a step before, as soon as the first pipeline begins: a late one has its own reason.
+    opens_s = np.broadcast_to(np.fmin.reduce(begin_s, axis=1)[:, None], begin_s.shape).copy()
     opens_s[follows] = np.fmin(before_s, begin_s[follows])
     held = np.zeros(len(steps), dtype=bool)
     opened_s = np.fmin.reduce(dense.start_s, axis=(0, 2))

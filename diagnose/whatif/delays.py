@@ -21,6 +21,8 @@ ORDINARY_SHARE = 0.01
 ORDINARY_DELAY_RATIO = 3.0
 #: ... and before the first forward of a step, where a loader that is always late must show.
 ORDINARY_OPENING_RATIO = 1.5
+#: Who begins a step with these waits for who has begun it.
+RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 #: What the steps of ranks end with.
 ENDS_STEPS = (*DP_COLLECTIVES, Op.OPTIMIZER)
 #: A collective that begins within computes does so in this part of the steps.
@@ -32,9 +34,9 @@ SHORTEST_S = 1e-4
 def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]:
     """Say how long after the beginning of a step each worker is still busy with the step before.
 
-    Where times are relative to the step nobody knows when it began: it is taken to follow directly, when who begins it first had
-    ended the step before. No worker waits for more than that then, whatever keeps it. Where computes alone are recorded
-    nobody knows how steps end, either, and nothing is carried.
+    Where times are relative to the step nobody knows when it began: it is taken to follow directly, when who begins it first, and
+    not with a wait for others, had ended the step before. No worker waits for more than that then, whatever keeps it. Where
+    computes alone are recorded nobody knows how steps end, either, and nothing is carried.
 
     Returns
     -------
@@ -53,7 +55,8 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
         for stage in range(trace.n_stages):
             first_s, last_s = starts_s[stage, at], ends_s[stage, at]
             for node in np.flatnonzero(o.block.nodes.stage == stage).tolist():
-                np.minimum(first_s, start_s[node], out=first_s)
+                if o.block.nodes.op[node] not in RECEIVES:
+                    np.minimum(first_s, start_s[node], out=first_s)
                 np.maximum(last_s, end_s[node], out=last_s)
             starts_s[stage, at], ends_s[stage, at] = first_s, last_s
     follows = (np.diff(every_step) == 1) & ~np.isin(every_step[1:], trace.restarted_steps)

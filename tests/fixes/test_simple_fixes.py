@@ -138,6 +138,18 @@ def test_workers_are_named_by_their_place() -> None:
     assert propose(replace_worker, job, at((2, 0))).figures["workers"] == 1.0
 
 
+def test_who_has_recovered_is_not_replaced_now() -> None:
+    """A worker that was slow for a while is replaced should it come back, and no job waits for its end for that."""
+    fault = WorkerFault(places=((1, 2),), slowdown=2.0, onset=3, recovery=8)
+    job = analysis(dataclasses.replace(SPEC, steps=24), fault)
+    remedy = propose(replace_worker, job)
+    assert remedy.summary.startswith("nothing now, it is over; should it come back, replace the worker at dp 1 stage 2")
+    assert replace_worker.weigh(job, remedy, 1e-6).summary == remedy.summary
+    assert (
+        "nothing now" not in propose(replace_worker, analysis(SPEC, dataclasses.replace(fault, recovery=None))).summary
+    )
+
+
 def test_a_whole_job_is_not_replaced() -> None:
     """Where all workers are slow at some time and nobody is named there is no other worker to replace them by."""
     job = analysis(SPEC, TWO_SLOW)

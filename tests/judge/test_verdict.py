@@ -472,6 +472,18 @@ def test_one_pause_of_all_is_no_save_to_mend() -> None:
     assert [other.cause for other in cause.alternatives] == ["checkpoint-stall"]
 
 
+def test_what_stops_everybody_within_one_step_is_said_with_it() -> None:
+    """All processes stand still for a while in the middle of a step: nobody knows why, but when and for how long."""
+    rows = make(dataclasses.replace(SPEC, steps=20)).trace.to_pandas()
+    here = rows.step == 38
+    middle_s = float((rows.start_ts + rows.duration)[here].max()) / 2.0
+    rows.loc[here & (rows.start_ts < middle_s) & (rows.start_ts + rows.duration > middle_s), "duration"] += 30.0
+    rows.loc[here & (rows.start_ts >= middle_s), "start_ts"] += 30.0
+    (cause,) = diagnose_table(pa.Table.from_pandas(rows, preserve_index=False)).causes
+    assert cause.cause == "unknown" and cause.when.span == "in step 38"
+    assert "nearly all of it in step 38, 30 s" in cause.evidence[0].text
+
+
 def test_faults_of_different_links_have_different_fingerprints() -> None:
     """Two slow links, neither of which names a worker, are two faults."""
     spec = JobSpec(pp=4, dp=4, microbatches=8, steps=10, seed=5)

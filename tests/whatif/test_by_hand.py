@@ -303,6 +303,18 @@ def test_what_workers_still_do_of_the_step_before(last: Op, origin_s: Any, expec
     assert found[..., 0].tolist() == expected
 
 
+def test_who_waits_from_the_beginning_does_not_begin_a_step() -> None:
+    """Stage 1 ends each step 2 s before stage 0 and waits for the next: that begins with stage 0, which carries nothing over."""
+    steps = np.arange(3)
+    start_s = np.broadcast_to(np.array([0.001, 4.0, 0.0, 3.0])[:, None, None], (4, 3, 1))
+    end_s = np.broadcast_to(np.array([3.0, 10.0, 3.0, 8.0])[:, None, None], (4, 3, 1))
+    places = nodes((Op.FORWARD, 0), (Op.OPTIMIZER, 0), (Op.FORWARD_RECV, 1), (Op.FORWARD, 1))
+    block = SimpleNamespace(steps=steps, nodes=places, start_s=start_s, end_s=end_s, filled=None)
+    trace: Any = SimpleNamespace(steps=steps, n_stages=2, n_dp=1, restarted_steps=(), step_origin_s=None)
+    observed: Any = SimpleNamespace(block=block)
+    assert not measure_carried(trace, [observed])[0].any()
+
+
 @pytest.mark.parametrize(
     ("last", "restarted", "expected"),
     [
