@@ -14,7 +14,6 @@ READS_AS = {
     "queue.held_share": "part of the computes that are ever held up which are, in the steps with any; 1 all; misleads when so few "
     "overlap that chance explains it",
     "queue.workers_share": "part of the workers on which computes are held up; 1 all, as the software is the same",
-    "queue.steps_share": "part of the steps in which computes are held up; less than 1 since a change of versions",
     "queue.chance_deviations": "by how many standard deviations more computes end, or start, with communication in flight than by "
     "chance; 0 none, 4 no chance; misleads where a framework waits on purpose",
     "queue.on_purpose_share": "part of the waits that are for a gather which the same compute waits for in nearly all steps and "
@@ -43,7 +42,6 @@ def measure_contention(breakdown: Breakdown, gains: Gains) -> Features:
     return {
         "queue.held_share": Feature(float(held.sum() / concerned.sum())),
         "queue.workers_share": Feature(float(workers.mean())),
-        "queue.steps_share": Feature(float(held.any(axis=(0, 1, 2, 4)).mean())),
         "queue.chance_deviations": Feature(breakdown.queue_deviations),
         "queue.on_purpose_share": Feature(breakdown.queue_on_purpose),
         "queue.behind_slow_share": Feature(breakdown.queue_behind_slow),

@@ -38,8 +38,6 @@ READS_AS = {
     "in steps that lose time at their start, or after one that does at its end, which are few; misleads where a loader stops all",
     "step.shared": "part of what computes vary by from step to step that all workers and directions have in common; 1 steps have "
     "more or less work, 0.7 busy hosts, 0 slow steps follow on slow ones; misleads where all is slow in single steps",
-    "step.forward_only": "part of the slow steps' excess that is in forwards; 1 an evaluation, 0.5 both directions alike",
-    "step.regularity": "as stall.regularity, of steps whose computes are slow on all workers",
 }
 #: Steps that lost more than this part of the most that any step lost count as hit.
 HIT_SHARE = 0.3
@@ -87,8 +85,7 @@ def measure_periodicity(
     borders = _measure_borders(breakdown, order, gains, evidence)
     n_stages = breakdown.slow_workers.shape[1]
     doubts = _measure_doubts(gains, evidence, borders, n_stages, len(order), on_one_clock=on_one_clock)
-    slow = _measure_slow_steps(breakdown.steps[order], breakdown.step_ratio[:, order])
-    return borders | doubts | slow | {"step.shared": _share_of_steps(breakdown, order)}
+    return borders | doubts | {"step.shared": _share_of_steps(breakdown, order)}
 
 
 def _measure_doubts(
@@ -196,20 +193,6 @@ def _waits_after(breakdown: Breakdown, borders: Ints) -> float:
         by_step = by_step + np.where(breakdown.start_recorded, 0.0, breakdown.start_s).sum(axis=(0, 2))
     all_s = stalls.seconds_of(StallKind.INPUT).sum() + (0.0 if breakdown.start_s is None else breakdown.start_s.sum())
     return float(by_step[np.isin(breakdown.steps, borders)].sum() / all_s) if all_s else 0.0
-
-
-def _measure_slow_steps(steps: Ints, ratio: Seconds) -> Features:
-    """Measure which steps are slow as a whole, `ratio` times as long as usual in each direction, shape (2, n_steps)."""
-    slow = ratio.max(axis=0) > SLOW_STEP_RATIO
-    if not slow.any():
-        missing = Feature.missing("no step is slow as a whole")
-        return dict.fromkeys(("step.forward_only", "step.regularity"), missing)
-    excess = np.maximum(ratio[:, slow] - 1.0, 0.0).sum(axis=1)
-    _, regularity, _ = find_period(steps, slow)
-    return {
-        "step.forward_only": Feature(float(excess[0] / excess.sum())),
-        "step.regularity": Feature(regularity if slow.sum() >= MIN_HITS else 1.0),
-    }
 
 
 def _share_of_steps(breakdown: Breakdown, order: Ints) -> Feature:

@@ -30,8 +30,6 @@ READS_AS = {
     "documents; misleads when all microbatches are alike, as noise is left",
     "sequence.slow_steps": "part of what steps that are slow as a whole take longer that tokens and their squares explain; 1 these "
     "steps have more work, 0 they are slow; misleads when tokens say little of the times",
-    "sequence.tail_ratio": "the microbatch that one in a hundred exceeds over the median one: the tail of the lengths that times "
-    "imply; 1 even; misleads on short traces",
     "sequence.worst_ratio": "the longest microbatch over a typical one; 1 even; misleads when one outlier stands for all",
 }
 #: A step is as long as usual up to this part.
@@ -56,8 +54,6 @@ WORKER_CHANCE = 0.3
 #: Up to this part of the microbatches are few; so many deviations stand out. Half as many forwards that are longer by as much, up
 #: to such a factor, while their backwards are not, were stopped: no document is short backwards.
 FEW_SHARE, STANDS_OUT, ALSO_PAUSED, ALIKE_RATIO = 0.125, 6.0, 0.5, 2.0
-#: The tail of the lengths: one microbatch in a hundred is longer.
-TAIL_QUANTILE = 0.99
 
 
 def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
@@ -83,7 +79,6 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
         "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
         "sequence.tokens_fit": fit_tokens(breakdown, trace),
         "sequence.slow_steps": _explain_steps(breakdown, trace),
-        "sequence.tail_ratio": Feature(float(np.quantile(ratio, TAIL_QUANTILE) / np.median(ratio))),
         "sequence.worst_ratio": Feature(float(ratio.max())),
     }
 

@@ -8,7 +8,7 @@ import pytest
 from diagnose.features.contention import READS_AS, measure_contention
 from diagnose.model.components import Breakdown
 from diagnose.model.stalls import StallKind
-from tests.features.hand import N_STEPS, components, gains, stalled
+from tests.features.hand import components, gains, stalled
 
 
 def held(*places: tuple[object, ...], seconds: float = 1.0) -> Breakdown:
@@ -38,15 +38,13 @@ def test_every_backward_of_every_worker() -> None:
     found = values(held((1,)))
     assert found["held_share"] == pytest.approx(1.0)
     assert found["workers_share"] == pytest.approx(1.0)
-    assert found["steps_share"] == pytest.approx(1.0)
     assert found["ratio"] == pytest.approx(0.5)
 
 
 def test_since_a_change_of_versions() -> None:
-    """Held in the last four of ten steps: all computes concerned, in 40% of the steps."""
+    """Held in the last four of ten steps: all computes concerned."""
     found = values(held((1, slice(None), slice(None), slice(6, None))))
     assert found["held_share"] == pytest.approx(1.0)
-    assert found["steps_share"] == pytest.approx(4 / N_STEPS)
 
 
 def test_some_of_them_some_of_the_time() -> None:
@@ -54,7 +52,6 @@ def test_some_of_them_some_of_the_time() -> None:
     found = values(held((1, 0, 1, slice(0, None, 2), 1)))
     assert found["held_share"] == pytest.approx(0.5)
     assert found["workers_share"] == pytest.approx(0.25)
-    assert found["steps_share"] == pytest.approx(0.5)
 
 
 def test_late_computes_count_as_held() -> None:

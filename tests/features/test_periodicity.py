@@ -294,26 +294,6 @@ def test_who_returns_late_from_a_stop_waits_for_no_input(
     assert told["stall.input_doubt"].value == 0.0
 
 
-# ------------------------------------------------------------------------------------------ steps slow as a whole
-
-
-@pytest.mark.parametrize(("backward", "share"), [(1.0, 1.0), (2.0, 0.5)])
-def test_an_evaluation_is_slow_in_forwards(backward: float, share: float) -> None:
-    """Every fifth step has forwards twice as long: all in forwards, or half where backwards are, too; regular in any case."""
-    ratio = components().step_ratio.copy()
-    ratio[0, [2, 7]], ratio[1, [2, 7]] = 2.0, backward
-    found = measure_periodicity(components(step_ratio=ratio), gains(), evidence())
-    assert found["step.forward_only"].value == pytest.approx(share)
-    assert found["step.regularity"].value == 1.0
-
-
-def test_steps_alike_have_no_slow_ones() -> None:
-    """Where no step is slow as a whole both features are missing, with the reason."""
-    found = lost({})
-    for name in ("forward_only", "regularity"):
-        assert "no step is slow" in found[f"step.{name}"].reason
-
-
 def test_large_step_numbers_cost_nothing_more() -> None:
     """Hits hundreds of thousands of steps apart, at step numbers in the billions, still have their period."""
     steps = 10**9 + 50_000 * np.arange(40)
