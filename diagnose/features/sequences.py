@@ -75,7 +75,7 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
         ),
         "sequence.other_doubt": _doubt(breakdown),
         "sequence.paused_doubt": Feature(_doubt_documents(breakdown)),
-        "sequence.worker_doubt": Feature(WORKER_CHANCE if np.any(breakdown.microbatch_told != 1.0) else 0.0),
+        "sequence.worker_doubt": Feature(WORKER_CHANCE if breakdown.is_told_by_ranks else 0.0),
         "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
         "sequence.tokens_fit": fit_tokens(breakdown, trace),
         "sequence.slow_steps": _explain_steps(breakdown, trace),

@@ -169,9 +169,9 @@ def _describe_chunk(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
 
 def _describe_replica(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Say which dp rank has the most by its tokens, where one has more than others all the time."""
-    told = np.asarray(analysis.breakdown.microbatch_told)
-    if "microbatch" not in rule.components or not told.ndim:
+    if "microbatch" not in rule.components or not analysis.breakdown.is_told_by_ranks:
         return
+    told = np.asarray(analysis.breakdown.microbatch_told)
     more = np.median(told, axis=(0, 1))
     dp = int(more.argmax())
     if more[dp] > 1.0:

@@ -154,9 +154,11 @@ class Breakdown:
     #: Shape (n_dp,), or one number: part of the logarithm of `microbatch_ratio` that is ordinary variation and stays when the
     #: unevenness goes, 0..1.
     microbatch_ordinary: Seconds | float = 0.0
-    #: Shape (n_microbatches, n_steps, n_dp), or one number: part of `microbatch_ratio` that tokens tell by which ranks have
-    #: more all the time: none of it is ordinary, but these ranks may be slow by themselves. 1 where they tell nothing so.
+    #: Shape (n_microbatches, n_steps, n_dp), or one number: part of `microbatch_ratio` that tokens tell, none of which is ordinary.
+    #: 1 where they tell nothing.
     microbatch_told: Seconds | float = 1.0
+    #: They tell it by which ranks have more all the time, which may be slow by themselves.
+    is_told_by_ranks: bool = False
     #: One a block, each of shape (n_steps, n_dp): launch delays beyond the ordinary, or that rows explain, seconds by node.
     late_s: tuple[Mapping[int, Seconds], ...] = ()
     #: One a block, each of shape (n_steps, n_dp), or empty: what they are attributed to, a `StallKind`, by node; of computes

@@ -178,6 +178,7 @@ def _take_apart(
         microbatch_ratio=microbatches.ratio,
         microbatch_ordinary=microbatches.ordinary,
         microbatch_told=microbatches.told,
+        is_told_by_ranks=apart.is_told_by_ranks and np.ndim(microbatches.told) > 0,
         queue_wait_s=queue.inside_s,
         transfers=tuple(_without(*pair) for pair in zip(transfers, frozen_s, strict=True)),
         frozen_s=frozen_s,
@@ -245,6 +246,7 @@ class _Factors:
     own_places: Seconds | None
     left: Seconds
     has_token_costs: bool
+    is_told_by_ranks: bool
 
 
 def _find_factors(
@@ -265,7 +267,7 @@ def _find_factors(
     even_s = alike_s if shared is None else alike_s / shared
     costs = read_token_costs(observed, even_s)
     draws = None if costs is None else _relative_to_step(costs.ratio)
-    by_rank = 1.0 if costs is None or draws is None or not costs.of_ranks else draws
+    by_tokens = 1.0 if draws is None else draws
     own_s = even_s if draws is None else even_s / draws  # who has more work is not slow
     by_step = nan_median(even_s, axis=2)  # (2, n_virtual, n_steps, n_dp)
     typical_s, is_told = find_usual_durations(observed, by_step, order, n_stages, by_member)
@@ -302,18 +304,28 @@ def _find_factors(
     uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
     left = _without_workers(uneven_s, typical_s, step_ratio, workers)
     own_places = find_own_places(left, n_stages)
-    microbatches = find_microbatches(left if own_places is None else left / own_places, by_rank)
+    microbatches = find_microbatches(left if own_places is None else left / own_places, by_tokens)
     if (error := microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
         workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, is_told, drawn, workers.ratio)
         left = _without_workers(uneven_s, typical_s, step_ratio, workers)
-        microbatches = find_microbatches(left if own_places is None else left / own_places, by_rank)
+        microbatches = find_microbatches(left if own_places is None else left / own_places, by_tokens)
     uneven = microbatches.uneven()
     left /= uneven[:, None]  # ordinary variation stays what it is
     if own_places is not None:
         left /= own_places
     experts, left = find_experts(left, uneven, told, ep_size)
-    return _Factors(typical_s, step_ratio, workers, microbatches, experts, own_places, left, draws is not None)
+    return _Factors(
+        typical_s,
+        step_ratio,
+        workers,
+        microbatches,
+        experts,
+        own_places,
+        left,
+        draws is not None,
+        costs is not None and costs.of_ranks,
+    )
 
 
 def _measure_left(compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, workers: _Workers) -> float:

@@ -16,10 +16,12 @@ from diagnose.whatif.computes import iterate_blocks
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 
-#: Fewer microbatches, of a step or in all, or fewer steps tell nothing.
-MIN_OF_STEP, MIN_MICROBATCHES, MIN_STEPS = 2, 32, 4
+#: Fewer microbatches, of a step or in all, or fewer steps tell nothing: half of them has to give two prices.
+MIN_OF_STEP, MIN_MICROBATCHES, MIN_STEPS = 2, 16, 4
 #: Tokens tell where they predict this part of how microbatches differ that were not fitted to, as `ExpertPart` asks it.
 LEAST_EXPLAINED = 0.05
+#: ... and this part where a step has one microbatch alone, as what else changes from step to step is not taken off.
+LEAST_OF_STEPS = 0.5
 #: A pause is no work: what is off by more than this many robust deviations counts as so many, in some rounds of fitting.
 CLIP_DEVIATIONS, N_ROUNDS = 6.0, 4
 #: A rank has more than others all the time, or less, by this part at least, and so many deviations of its own microbatches.
@@ -43,9 +45,9 @@ class TokenCosts:
 def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> TokenCosts | None:
     """Say how many times as long as a mean one each microbatch takes by its tokens and their squares.
 
-    What they cost is learned from what microbatches of one worker and step differ by: so a slow worker is not taken for long
-    documents, nor long documents for a slow worker. It is checked on the steps that were not fitted to. Where ranks differ by far
-    more than their microbatches do, all the time, who has more may be as slow as that.
+    What they cost is learned from what microbatches of one worker and step differ by, or of one worker, where a step has one: so a
+    slow worker is not taken for long documents, nor long documents for a slow worker. It is checked on the steps that were not
+    fitted to. Where ranks differ by far more than their microbatches do, all the time, who has more may be as slow as that.
 
     Parameters
     ----------
@@ -61,7 +63,8 @@ def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> TokenCost
     columns = _gather(observed, work_s.shape[2:])
     if not len(columns):
         return None
-    cost = np.nanmean(work_s[:2] / np.nanmean(work_s[:2], axis=(2, 3, 4), keepdims=True), axis=(0, 1))
+    of_stages = np.nanmean(work_s[:2] / np.nanmean(work_s[:2], axis=(2, 3, 4), keepdims=True), axis=0)
+    cost = lower_median(of_stages, axis=0)  # a slow worker pays more for each token than its documents cost
     there = np.isfinite(cost) & np.isfinite(columns).all(axis=0)
     if cost.shape[1] < MIN_STEPS or there.sum() < MIN_MICROBATCHES:
         return None
@@ -73,18 +76,17 @@ def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> TokenCost
 
 
 def _fit_microbatches(columns: Seconds, cost: Seconds, there: Bools) -> Seconds | None:
-    """Say how long microbatches are by what those of one worker and step differ by; None where it predicts nothing."""
-    if len(cost) < MIN_OF_STEP:
-        return None
+    """Say how long microbatches are by what those of one worker and step, or worker, differ by; None where it predicts nothing."""
+    over, least = (0, LEAST_EXPLAINED) if len(cost) >= MIN_OF_STEP else (1, LEAST_OF_STEPS)
     x = np.stack([column / column[there].mean() - 1.0 for column in columns])
-    within, y = _within(x, there), _within(cost[None], there)[0]
+    within, y = _within(x, there, over), _within(cost[None], there, over)[0]
     width = CLIP_DEVIATIONS * robust_deviation(y[there])
     even, odd = slice(0, None, 2), slice(1, None, 2)
     missed = 0.0
     for fitted, seen in ((even, odd), (odd, even)):
         price = _fit_work(within[:, :, fitted], y[:, fitted], there[:, fitted])
         missed += _measure_loss(y[:, seen] - np.tensordot(price, within[:, :, seen], 1), width)
-    if missed > (1.0 - LEAST_EXPLAINED) * _measure_loss(y, width):
+    if missed > (1.0 - least) * _measure_loss(y, width):
         return None
     ratio = 1.0 + np.tensordot(_fit_work(within, y, there), np.where(there, x, 0.0), 1)
     return np.asarray(np.maximum(ratio, TINY_RATIO))
@@ -142,9 +144,10 @@ def _gather(observed: Sequence[Observed], shape: tuple[int, ...]) -> Seconds:
     return found[differ]
 
 
-def _within(values: Seconds, there: Bools) -> Seconds:
-    """Take off what the microbatches of one worker and step share: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
-    mean = np.where(there, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=0), 1)
+def _within(values: Seconds, there: Bools, over: int) -> Seconds:
+    """Take off what is shared over microbatches, 0, or steps, 1: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
+    n_there = np.maximum(there.sum(axis=over, keepdims=True), 1)
+    mean = np.where(there, values, 0.0).sum(axis=1 + over, keepdims=True) / n_there
     return np.where(there, values - mean, 0.0)
 
 

@@ -234,6 +234,18 @@ def test_whole_backwards_beside_split_ones() -> None:
     assert np.allclose(found[1, :, :, 0, 0], [[1.0, 1.0, 2.0, 2.0]] * 2, rtol=1e-4)
 
 
+def test_sorted_documents_are_no_models() -> None:
+    """Each microbatch shorter than the one before, on all ranks: each has documents of its own. Two kinds are not sorted so."""
+    rng = np.random.default_rng(1)
+    lengths = np.sort(rng.lognormal(0.0, 0.5, (16, 20, 4)), axis=0)[::-1]
+    work_s = np.exp(0.02 * rng.standard_normal((2, 1, 16, 20, 4))) * (0.5 + lengths)
+    no_overlap = np.zeros(work_s.shape[:3], dtype=bool)
+    assert measure_variants(no_overlap, work_s) is None
+    assert measure_variants(no_overlap, work_s[:, :, ::-1]) is None
+    two_kinds = np.exp(0.02 * rng.standard_normal(work_s.shape)) * np.repeat([3.0, 1.0], 8)[:, None, None]
+    assert measure_variants(no_overlap, two_kinds) is not None
+
+
 def test_two_models_in_turns() -> None:
     """Where nothing is pipelined, what a step does first may be longer than what comes next, on all ranks and in all steps."""
     rng = np.random.default_rng(1)

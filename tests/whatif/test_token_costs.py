@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,29 @@ def test_long_documents_of_one_replica_are_no_slow_replica() -> None:
     said = {cause.cause: cause.confidence for cause in without.causes}
     assert max(said, key=lambda cause: said[cause]) == "sequence-imbalance"
     assert said.get("worker-fault", 0.0) <= 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("is_slow", [False, True])
+def test_one_microbatch_a_step_is_as_long_as_its_tokens_say(seed: int, is_slow: bool) -> None:
+    """Of 24 microbatches in 8 steps each tells by itself; a worker that is slow besides, all the time, stays slow."""
+    spec = JobSpec(pp=2, dp=3, microbatches=1, steps=8, noise=0.5, seed=seed)
+    slow = [WorkerFault(places=((2, 1),), slowdown=1.6, backward_slowdown=1.6)] if is_slow else []
+    documents = SequenceImbalance(records_tokens=True, quadratic_share=0.6, length_spread=1.2, packed_tokens=4096)
+    found = measure(generate(spec, [documents, *slow]).trace)
+    said = {cause.cause: cause for cause in found.diagnosis.causes if cause.confidence > 0.5}
+    assert said.keys() == {"sequence-imbalance"} | ({"worker-fault"} if is_slow else set())
+    if is_slow:
+        assert [(w.dp, w.pp) for w in said["worker-fault"].where.workers] == [(2, 1)]
+
+
+@pytest.mark.parametrize("layout", ["sorted", "packed"])
+def test_nothing_that_tokens_tell_is_ordinary(layout: Any) -> None:
+    """With one stage nothing but columns parts documents from what any job varies by: all that they tell comes back."""
+    spec = JobSpec(pp=1, dp=4, microbatches=16, steps=12, noise=3.0, seed=7)
+    job = generate(spec, [SequenceImbalance(records_tokens=True, quadratic_share=0.2, layout=layout)])
+    found, truth = measure(job.trace), job.truth.faults[0].recoverable
+    assert truth > 0.02 and found.gains.recoverable("microbatch") == pytest.approx(truth, abs=0.004)
 
 
 def test_a_slow_replica_beside_documents_stays_slow() -> None:

@@ -117,7 +117,7 @@ def find_microbatches(left: Seconds, told: Seconds | float = 1.0) -> Microbatche
     left : ndarray of float64, shape (2, n_virtual, n_microbatches, n_steps, n_dp)
         Durations over everything found before.
     told : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or float
-        How much longer microbatches are by tokens, where nothing but which ranks have more tells.
+        How much longer microbatches are by their tokens.
     """
     logs = np.log(np.maximum(left, TINY_RATIO))
     forward, backward, *_ = nearest_zero_center(logs, axis=1)  # (n_microbatches, n_steps, n_dp)
