@@ -20,6 +20,8 @@ READS_AS = {
     "ranks; 1 a job that gathers its parameters before each compute; misleads where a software always queues so",
     "queue.behind_slow_share": "part of the seconds waited that are for transfers which stand out among their like; 0 they are for "
     "ordinary ones, 1 what stops a process, or its network, stops both; misleads where contention slows single transfers",
+    "queue.of_slow_share": "part of what comes back without these waits that is gone as well where no transfer is slow, if more "
+    "comes back without these; 0 the waits have a cause of their own, 1 what is waited for is slow; misleads where both are small",
     "queue.replay_error": "by which part of them steps are off that are replayed with these waits; 0 computes do wait so; misleads "
     "where clocks are coarse",
     "queue.ratio": "time that a held compute waits over its work",
@@ -45,6 +47,15 @@ def measure_contention(breakdown: Breakdown, gains: Gains) -> Features:
         "queue.chance_deviations": Feature(breakdown.queue_deviations),
         "queue.on_purpose_share": Feature(breakdown.queue_on_purpose),
         "queue.behind_slow_share": Feature(breakdown.queue_behind_slow),
+        "queue.of_slow_share": Feature(_share_of_slow(gains)),
         "queue.replay_error": Feature(gains.waits_error),
         "queue.ratio": Feature(float(np.median(wait_s[held] / work_s[held]))),
     }
+
+
+def _share_of_slow(gains: Gains) -> float:
+    """Say which part of what waits for communication cost slow transfers explain; 0 where less comes back without these."""
+    waits, slow = gains.recoverable("queue"), gains.recoverable("transfer")
+    if not 0.0 < waits <= slow:
+        return 0.0
+    return float(np.clip(1.0 - gains.recoverable_last("queue") / waits, 0.0, 1.0))

@@ -120,7 +120,8 @@ TOGETHER_RATIO = 1.8
 DEVIATIONS = 3.0
 #: Ratios above are as good as infinite.
 MOST = 100.0
-#: Stalls shorter than this part of the length in which half of the time is lost are those of something else.
+#: Stalls shorter than this part of the length in which half of the time is lost are those of something else, and so are those of
+#: workers that lose less than this part of what another does.
 LONG_SHARE = 0.1
 #: Where stalls are in this part of the computes of a worker's steps with any, whether they are a pace or pauses nobody can tell.
 PACE_SHARE = 0.4
@@ -696,9 +697,12 @@ def _close_pairs(breakdown: Breakdown, paused_s: Seconds, *, is_told: bool) -> F
         return Feature.missing("rows tell of most of them")
     at_all = paused_s > _least_length(paused_s)
     at_all &= ~(breakdown.stalls.recorded_inside | breakdown.stalls.recorded_before)
-    either: Bools = np.any(at_all, axis=0)
-    n_virtual, n_microbatches, _, n_dp = either.shape
     n_stages = breakdown.slow_workers.shape[1]
+    _, n_virtual, n_microbatches, _, n_dp = at_all.shape
+    lost_s = np.where(at_all, paused_s, 0.0).sum(axis=(0, 2, 3)).reshape(-1, n_stages, n_dp).sum(axis=0)
+    # Who loses far less than another has what every job has.
+    theirs = np.tile(lost_s >= LONG_SHARE * lost_s.max(), (n_virtual // n_stages, 1))
+    either: Bools = np.any(at_all & theirs[:, None, None], axis=0)
     of_step = n_virtual // n_stages * n_microbatches
     by_compute = either[:, :, in_time].reshape(-1, n_stages, *either.shape[1:]).transpose(1, 4, 3, 2, 0)
     hit: Bools = by_compute.reshape(n_stages * n_dp, -1, of_step)  # (n_workers, n_steps, computes of a step)

@@ -8,7 +8,7 @@ import pytest
 from diagnose.features.contention import READS_AS, measure_contention
 from diagnose.model.components import Breakdown
 from diagnose.model.stalls import StallKind
-from tests.features.hand import components, gains, stalled
+from tests.features.hand import N_STEPS, components, gains, stalled
 
 
 def held(*places: tuple[object, ...], seconds: float = 1.0) -> Breakdown:
@@ -60,6 +60,16 @@ def test_late_computes_count_as_held() -> None:
     late = stalled(before={place: (3.0, StallKind.QUEUE)})
     assert values(late) == pytest.approx(values(held(place, seconds=3.0)))
     assert values(stalled(before={place: (3.0, StallKind.INPUT)}))["held_share"] is None
+
+
+@pytest.mark.parametrize(
+    ("slow", "last", "share"), [(3.0, 0.1, 0.9), (3.0, 1.0, 0.0), (0.5, 0.1, 0.0), (0.0, 0.1, 0.0)]
+)
+def test_waits_for_slow_transfers(slow: float, last: float, share: float) -> None:
+    """Waits of 1 s of which 0.1 s is left where no transfer is slow, if these cost more; without slow ones they are no victims."""
+    found = gains({"queue": [1.0] * N_STEPS, "transfer": [slow] * N_STEPS})
+    found = dataclasses.replace(found, last_s={**found.last_s, "queue": 10.0 + last})
+    assert measure_contention(held((1,)), found)["queue.of_slow_share"].value == pytest.approx(share, abs=0.05)
 
 
 def test_missing_computes_do_not_count() -> None:

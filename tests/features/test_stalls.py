@@ -390,6 +390,12 @@ def test_a_collector_must_fill_up_again() -> None:
     }
     assert found["regular"] == 0.0
     assert found["in pairs"] is not None and found["in pairs"] > 1.0
+    # Short ones, in pairs, of workers that lose far less than another does, are what every job has.
+    beside = {(FORWARD, 0, 0, step, 8): 1.0 for step in range(0, N_STEPS, 2)}
+    beside |= dict.fromkeys(of_workers["in pairs"], 0.12)
+    assert (
+        values(stalled(of(StallKind.COLLECTION, beside), n_dp=9), "collection")["close_pairs"] is None
+    )  # one tells nothing
 
 
 def test_collections_of_nearly_each_step_are_looked_at_by_computes() -> None:
