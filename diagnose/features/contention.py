@@ -5,6 +5,7 @@ import numpy as np
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.feature import Feature, Features
 from diagnose.model.stalls import StallKind
+from diagnose.numerics.chance import TOSS_UP
 
 #: No compute takes less: keeps ratios finite.
 TINY_S = 1e-12
@@ -18,6 +19,8 @@ READS_AS = {
     "chance; 0 none, 4 no chance; misleads where a framework waits on purpose",
     "queue.on_purpose_share": "part of the waits that are for a gather which the same compute waits for in nearly all steps and "
     "ranks; 1 a job that gathers its parameters before each compute; misleads where a software always queues so",
+    "queue.blocking_doubt": "how probable it is that the program waits for its sends: where computes hardly ever begin before "
+    "these have ended; misleads where a software always queues so",
     "queue.behind_slow_share": "part of the seconds waited that are for transfers which stand out among their like; 0 they are for "
     "ordinary ones, 1 what stops a process, or its network, stops both; misleads where contention slows single transfers",
     "queue.of_slow_share": "part of what comes back without these waits that is gone as well where no transfer is slow, if more "
@@ -46,6 +49,7 @@ def measure_contention(breakdown: Breakdown, gains: Gains) -> Features:
         "queue.workers_share": Feature(float(workers.mean())),
         "queue.chance_deviations": Feature(breakdown.queue_deviations),
         "queue.on_purpose_share": Feature(breakdown.queue_on_purpose),
+        "queue.blocking_doubt": Feature(TOSS_UP * breakdown.queue_blocking),
         "queue.behind_slow_share": Feature(breakdown.queue_behind_slow),
         "queue.of_slow_share": Feature(_share_of_slow(gains)),
         "queue.replay_error": Feature(gains.waits_error),

@@ -183,6 +183,8 @@ class Breakdown:
     queue_deviations: float = 0.0
     #: Part of these waits that are for parameters which the same compute always waits for.
     queue_on_purpose: float = 0.0
+    #: The same, for sends of the worker, which may block it.
+    queue_blocking: float = 0.0
     #: Part of the seconds that they wait for transfers that stand out among their like.
     queue_behind_slow: float = 0.0
     #: What uneven experts explain of what is left.

@@ -197,6 +197,7 @@ def _take_apart(
         collected_s=collected_s,
         queue_deviations=queue.deviations,
         queue_on_purpose=queue.on_purpose,
+        queue_blocking=queue.blocking,
         queue_behind_slow=queue.behind_slow,
         experts=experts,
         variant_ratio=1.0 if variants is None else variants,

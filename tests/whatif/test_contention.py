@@ -164,6 +164,17 @@ def test_removing_the_wait_is_mending_it(case: str, late: bool) -> None:
     assert m.gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=GAIN_TOLERANCE)
 
 
+@pytest.mark.parametrize(("late", "held_share"), [(True, 1.0), (True, 0.8), (False, 1.0)])
+def test_a_program_that_waits_for_its_sends_looks_the_same(late: bool, held_share: float) -> None:
+    """Where no compute begins before the send ahead of it has ended nobody can tell; where some do, or begin and wait, all can."""
+    spec, fault = CASES["both behind sends"]
+    m = measured(spec, dataclasses.replace(fault, late=late, held_share=held_share))
+    (cause,) = [cause for cause in m.diagnosis.causes if cause.cause == "kernel-queue-contention"]
+    blocks = late and held_share == 1.0
+    assert ((m.diagnosis.features["queue.blocking_doubt"] or 0.0) > 0.4) == blocks == (cause.confidence < 0.7)
+    assert [other.cause for other in cause.alternatives] == ["unknown"] * blocks
+
+
 @pytest.mark.parametrize(("late", "left_s"), [(False, 0.0), (True, 1.0)], ids=["long", "late"])
 def test_computes_that_stand_still_with_their_transfers(
     late: bool, left_s: float, monkeypatch: pytest.MonkeyPatch

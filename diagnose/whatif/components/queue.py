@@ -19,6 +19,9 @@ from diagnose.whatif.waits import WaitGraph, add_waits
 
 #: Most of the waits are for parameters, always.
 ON_PURPOSE_SHARE = 0.5
+SENDS = (Op.FORWARD_SEND, Op.BACKWARD_SEND)
+#: Waits are for slow transfers where this part of what they cost is gone without these, as the rule has it.
+OF_SLOW_SHARE = 0.75
 #: A transfer stands out by so much of its time, where it takes so many times as long as is usual for its worker; waits are no
 #: contention where most of their seconds are for such.
 FAR_SHARE = BEHIND_SHARE = 0.5
@@ -57,6 +60,8 @@ class QueueWaits:
     deviations: float
     #: Part of the waits that are for a gather before the end of which the same compute hardly ever begins.
     on_purpose: float
+    #: The same of a send.
+    blocking: float
     #: Part of the seconds that are waited for transfers that stand out among their like.
     behind_slow: float
 
@@ -85,8 +90,9 @@ def find_queue_waits(
     )
     by = tuple(_merge_waits(*pair) for pair in zip(long, late, strict=True))
     behind_s, all_s = (sum(pair) for pair in zip(*of_both, strict=True))
+    on_purpose, blocking = (_share_always(observed, by, ops) for ops in ((Op.ALL_GATHER,), SENDS))
     return QueueWaits(
-        inside_s, before_s, by, max(of_long, of_late), _share_on_purpose(observed, by), behind_s / max(all_s, TINY_S)
+        inside_s, before_s, by, max(of_long, of_late), on_purpose, blocking, behind_s / max(all_s, TINY_S)
     )
 
 
@@ -111,19 +117,17 @@ def _count_behind(
     return behind_s, all_s
 
 
-def _share_on_purpose(observed: Sequence[Observed], by: Sequence[dict[int, WaitedFor]]) -> float:
-    """Say which part of the waits a framework makes on purpose, as computes need their parameters; 0 where there are none."""
-    n_waits = n_on_purpose = 0
+def _share_always(observed: Sequence[Observed], by: Sequence[dict[int, WaitedFor]], ops: Sequence[Op]) -> float:
+    """Say which part of the waits is for operations of some types before the end of which the same compute hardly ever begins."""
+    n_waits = n_always = 0
     for o, of_block in zip(observed, by, strict=True):
         for node, waited_for in of_block.items():
             begins_s = o.block.start_s[node] + late_tolerance(o, node)
             for source, at in waited_for.items():
                 n_waits += int(at.sum())
-                always = o.block.nodes.op[source] == Op.ALL_GATHER and (
-                    (begins_s >= o.block.end_s[source]).mean() >= HELD_SHARE
-                )
-                n_on_purpose += int(at.sum()) if always else 0
-    return n_on_purpose / max(n_waits, 1)
+                always = o.block.nodes.op[source] in ops and ((begins_s >= o.block.end_s[source]).mean() >= HELD_SHARE)
+                n_always += int(at.sum()) if always else 0
+    return n_always / max(n_waits, 1)
 
 
 def _merge_waits(long: Waits, late: Waits) -> dict[int, WaitedFor]:
@@ -135,11 +139,11 @@ def _merge_waits(long: Waits, late: Waits) -> dict[int, WaitedFor]:
     return merged.by
 
 
-def _is_on_purpose(features: Features, explained: Collection[str]) -> bool:
-    """Say whether most computes that wait do so for their parameters, and always: that is how the job is made."""
-    del explained
-    share = features.get("queue.on_purpose_share")
-    return share is not None and (share.value or 0.0) >= ON_PURPOSE_SHARE
+def _is_excused(features: Features, explained: Collection[str]) -> bool:
+    """Say whether computes wait for their parameters, and always, as the job is made; or for transfers that are slow."""
+    purpose, slow = (features.get(f"queue.{name}") for name in ("on_purpose_share", "of_slow_share"))
+    is_on_purpose = purpose is not None and (purpose.value or 0.0) >= ON_PURPOSE_SHARE
+    return is_on_purpose or ("transfer" in explained and slow is not None and (slow.value or 0.0) >= OF_SLOW_SHARE)
 
 
 COMPONENT = Component(
@@ -147,5 +151,5 @@ COMPONENT = Component(
     QueuePart,
     inside=StallKind.QUEUE,
     before=StallKind.QUEUE,
-    traits=Traits(is_excused=_is_on_purpose),
+    traits=Traits(is_excused=_is_excused),
 )
