@@ -964,8 +964,11 @@ def test_who_has_more_of_the_planned_work_is_told(longer_s: float, told: bool) -
     zero = np.zeros(len(at))
     seconds = (np.where(dp == 1, longer_s, 0.0) + 0.1) * base.gains.recorded_s
     rows = Evidence(np.full(len(at), int(Op.EVAL)), at, dp, np.zeros_like(dp), zero, seconds)
-    found = list_caveats(dataclasses.replace(base, trace=dataclasses.replace(base.trace, evidence=rows)))
-    assert any(text.startswith("planned work is longer on dp rank 1 than on others") for text in found) == told
+    analysis = dataclasses.replace(base, trace=dataclasses.replace(base.trace, evidence=rows))
+    first = next(text for text in list_caveats(analysis) if "planned" in text)
+    assert first.startswith("planned work is longer on dp rank 1 than on others") == told
+    assert (describe_noise(analysis, (), 0.02) == first) == told
+    assert ("that is no fault" not in first) == told
 
 
 def test_the_page_of_a_rule_says_how_severe_it_is() -> None:
