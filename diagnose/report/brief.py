@@ -1,6 +1,6 @@
 """The page that people see first: it fits a screen of 80 columns and 24 lines, whatever the job. `terminal` draws the long one.
 
-Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, with or without colour.
+Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, with or without colour; a command is never broken.
 """
 
 import itertools
@@ -77,7 +77,7 @@ def _lay_out(row: Row, columns: int, console: Console) -> Iterator[Text]:
     for extra in row.extras:
         if len(Text(f"{text}; {extra}").wrap(console, room)) <= row.n_lines:
             text = f"{text}; {extra}"
-    lines = _wrap(Text(text, style=style), room, row.n_lines, console)
+    lines = [Text(text, style=style)] if row.is_command else _wrap(Text(text, style=style), room, row.n_lines, console)
     if row.aside:
         last = cell_len(lines[-1].plain)
         if last + _GAP + cell_len(row.aside) <= room:

@@ -32,8 +32,6 @@ _SOURCES = ("confirm", "telemetry", "rule", "collectives", "log", "change-point"
 #: Parts of a step that are told on the first page: so many at most, and none smaller than this.
 _MOST_PARTS = 6
 _PART_SHARE = 0.01
-#: A command longer than this does not stand in one line: JOB stands for its path.
-_LONG_COMMAND = 70
 #: Characters of a warning, or of the reason why a cause could not be looked for.
 _CLAUSE_LENGTH = 90
 #: Warnings and reasons in more characters than this do not fit their three lines: causes are named without reasons.
@@ -61,6 +59,8 @@ class Row:
     n_lines: int = 1
     #: Of a cause, in the row that names it.
     severity: str | None = None
+    #: Stands on one line whatever its length, to be copied.
+    is_command: bool = False
     #: More sentences, each only where it fits as a whole.
     extras: tuple[str, ...] = ()
 
@@ -191,7 +191,7 @@ def list_commands(diagnosis: Diagnosis, path: str | None) -> list[Row]:
     more = "-v: all figures · --html FILE: a page for a browser"
     if not diagnosis.causes or not diagnosis.is_replayed:
         return [Row("More", more, n_lines=2)]
-    return [Row("More", _explain(diagnosis.told[0], path), n_lines=2), Row("", more, n_lines=2)]
+    return [Row("More", _explain(diagnosis.told[0], path), is_command=True), Row("", more, n_lines=2)]
 
 
 def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool) -> Iterator[Row]:
@@ -381,8 +381,7 @@ def _shorten(text: str) -> str:
 def _explain(cause: Cause, path: str | None) -> str:
     """Give the command that says why a cause is said."""
     job = shlex.quote(path) if path and path.isprintable() else "JOB"
-    command = f"diagnose explain {job} {escape(cause.cause)}"
-    return command if len(command) <= _LONG_COMMAND else f"diagnose explain JOB {escape(cause.cause)}"
+    return f"diagnose explain {job} {escape(cause.cause)}"
 
 
 def name_causes(causes: Sequence[Cause], shape: Shape | None = None) -> str:
