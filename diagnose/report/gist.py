@@ -322,7 +322,7 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
         return f"not known; {words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
     if lost is None or not analysed:
         return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
-    if diagnosis.verdict == "healthy":
+    if diagnosis.verdict in ("healthy", "noisy"):
         to = "planned work and what varies" if diagnosis.budget and diagnosis.budget.evaluation else "what varies"
         return f"{words.hours(lost)} of {words.hours(analysed)} GPU hours go to {to}, in {facts.describe_extent(diagnosis)}"
     said = f"{words.hours(lost)} of {words.hours(analysed)} GPU hours lost in {facts.describe_extent(diagnosis)}"
