@@ -76,7 +76,7 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
     steps = f"{words.count(len(w.steps), 'step')} analysed"
     steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
-    without_s = words.without_named_s(diagnosis)
+    without_s = diagnosis.without_named_s
     without = "" if without_s is None else f", {words.seconds(without_s)} without faults"
     gpus = words.count(job.world_size, "GPU") + (f" {name(job.gpu_type)}" if job.gpu_type else "")
     rows = [
@@ -162,8 +162,18 @@ def explain_paper(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def _describe_hours(diagnosis: Diagnosis) -> str:
     """Say how many GPU hours were analysed, and how many of them were lost."""
-    lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
-    return f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"
+    lost = diagnosis.gpu_hours_lost if diagnosis.verdict != "inconclusive" else None
+    said = "" if lost is None else f", {words.hours(lost)} {describe_loss(diagnosis)}"
+    return f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{said}"
+
+
+def describe_loss(diagnosis: Diagnosis) -> str:
+    """Say what became of the GPU hours that a clean step would not take: lost, or nothing that anybody could name."""
+    if diagnosis.verdict not in ("healthy", "noisy"):
+        return "lost"
+    return (
+        f"go to {'planned work and what varies' if diagnosis.budget and diagnosis.budget.evaluation else 'what varies'}"
+    )
 
 
 def _shape(job: Job) -> str:

@@ -76,7 +76,7 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         return prose(diagnosis.why)
     if diagnosis.is_from_collectives or words.is_hang(diagnosis):
         return describe_collectives_pace(diagnosis)
-    recorded, without_s = diagnosis.step_time.recorded, words.without_named_s(diagnosis)
+    recorded, without_s = diagnosis.step_time.recorded, diagnosis.without_named_s
     now = f"{words.seconds(recorded)} a step"
     if diagnosis.verdict == "healthy":
         worth = words.best_gain(diagnosis)
@@ -311,7 +311,7 @@ def _describe_lever(lever: Lever) -> str:
 
 def _describe_cost(diagnosis: Diagnosis) -> str:
     """Say how many GPU hours were lost, of how many, and how many a day."""
-    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_wasted
+    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_lost
     if diagnosis.is_from_log and not diagnosis.parallelism_known:
         return "GPU hours are not known: the log does not say on how many GPUs it ran"
     if diagnosis.is_from_collectives:
@@ -322,10 +322,10 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
         return f"not known; {words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
     if lost is None or not analysed:
         return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
+    said = f"{words.hours(lost)} of {words.hours(analysed)} GPU hours {facts.describe_loss(diagnosis)}"
     if diagnosis.verdict in ("healthy", "noisy"):
-        to = "planned work and what varies" if diagnosis.budget and diagnosis.budget.evaluation else "what varies"
-        return f"{words.hours(lost)} of {words.hours(analysed)} GPU hours go to {to}, in {facts.describe_extent(diagnosis)}"
-    said = f"{words.hours(lost)} of {words.hours(analysed)} GPU hours lost in {facts.describe_extent(diagnosis)}"
+        return f"{said}, in {facts.describe_extent(diagnosis)}"
+    said += f" in {facts.describe_extent(diagnosis)}"
     a_day = hours_lost_a_day(diagnosis)
     if a_day is None:
         return f"{said}; over since step {max(cause.when.recovery_step or 0 for cause in diagnosis.causes)}"
@@ -335,7 +335,7 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
 
 def hours_lost_a_day(diagnosis: Diagnosis) -> float | None:
     """Say how many GPU hours a job loses a day at this pace, without what is over; None where nobody knows, or all is over."""
-    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_wasted
+    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_lost
     over = [cause for cause in diagnosis.causes if diagnosis.is_over(cause)]
     if lost is None or not analysed > 0 or (over and len(over) == len(diagnosis.causes)):
         return None

@@ -119,19 +119,6 @@ def slower(ratio: float) -> str:
     return times(ratio) if ratio >= _TIMES_FROM else percent(ratio - 1)
 
 
-def without_named_s(diagnosis: Diagnosis) -> float | None:
-    """Give the mean seconds of a step without what is named: what is lost, and has no name, stays; None where nothing is.
-
-    By the shares of the lost time, and never longer than without the cause alone that costs most.
-    """
-    recorded, clean, ledger = diagnosis.step_time.recorded, diagnosis.step_time.clean, diagnosis.ledger
-    if clean is None or ledger is None or not 0 < clean < recorded:
-        return None
-    by_share = clean + min(max(ledger.unexplained, 0.0), 1.0) * (recorded - clean)
-    alone = recorded * (1.0 - max((cause.recoverable for cause in diagnosis.causes), default=0.0))
-    return max(min(by_share, alone), clean)
-
-
 def hours(value: float | None) -> str:
     """Say an amount of GPU hours.
 
