@@ -59,6 +59,8 @@ class Row:
     n_lines: int = 1
     #: Of a cause, in the row that names it.
     severity: str | None = None
+    #: What comes of it, behind the text even where that is too long.
+    result: str = ""
     #: Stands on one line whatever its length, to be copied.
     is_command: bool = False
     #: More sentences, each only where it fits as a whole.
@@ -208,7 +210,8 @@ def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool)
     else:
         who = f"who: {escape(cause.who)}" if cause.who else ""
         label = "If so" if cause.fixes and cause.confidence < PROBABLE else "Do"
-        yield Row(label, describe_action(cause), who, n_lines=2 if is_tight else 3)
+        what, result = _describe_action(cause)
+        yield Row(label, what, who, n_lines=2 if is_tight else 3, result=result)
     if why := list_reasons(cause):
         yield Row("Why", why[0], n_lines=1 if is_tight else 2, extras=tuple(why[1:]))
     against = [prose(item.text) for item in cause.evidence if item.id.endswith(NO_SIGN)]
@@ -236,25 +239,25 @@ def _weigh(cause: Cause) -> str:
     return ", ".join([*severity, *share, *after, f"sure {words.ratio(cause.confidence)}"])
 
 
-def describe_action(cause: Cause) -> str:
-    """Say what to do first, what a replay of it gives, and when it pays off; or what would come back at most."""
+def _describe_action(cause: Cause) -> tuple[str, str]:
+    """Say what to do first; and what a replay of it gives, and when it pays off, or what would come back at most."""
     if not cause.fixes:
         if not cause.refused_fixes:
-            return f"no fix is known, {words.bound(cause)}"
+            return "no fix is known", f", {words.bound(cause)}"
         refused = cause.refused_fixes[0]
         what = prose(refused.summary) or escape(refused.fix)
-        return f"no fix is known, {words.bound(cause)}; not for this job: {what} ({prose(refused.reason)})"
+        return f"no fix is known, {words.bound(cause)}; not for this job: {what} ({prose(refused.reason)})", ""
     first = cause.fixes[0]
+    what = prose(first.summary)
     if cause.recoverable_after_others is not None:
-        return f"{prose(first.summary)}: {words.bound(cause)}"
+        return what, f": {words.bound(cause)}"
     gain = words.price(first)
     if gain is None:
-        return f"{prose(first.summary)}: no replay says what it gives, {words.bound(cause)}"
+        return what, f": no replay says what it gives, {words.bound(cause)}"
+    step = f": {words.seconds(first.predicted_step_time)} a step"
     if words.is_for_next_job(first):
-        return (
-            f"{prose(first.summary)}: {words.seconds(first.predicted_step_time)} a step then (-{words.percent(gain)})"
-        )
-    return f"{prose(first.summary)}: {words.seconds(first.predicted_step_time)} a step (-{words.percent(gain)}){_pays_off(first)}"
+        return what, f"{step} then (-{words.percent(gain)})"
+    return what, f"{step} (-{words.percent(gain)}){_pays_off(first)}"
 
 
 def _pays_off(fix: Fix) -> str:

@@ -219,6 +219,28 @@ def test_unknown_promises_nothing() -> None:
     )
 
 
+def test_what_a_fix_gives_is_said_however_long_it_is() -> None:
+    """A list of what to move is cut before its result is."""
+    (cause,) = worker_fault().causes
+    fix = msgspec.structs.replace(cause.fixes[0], summary=f"move {', '.join(map(str, range(200)))}")
+    page = page_of(dataclasses.replace(worker_fault(), causes=(msgspec.structs.replace(cause, fixes=(fix,)),)))
+    (said,) = re.findall(r"move 0, 1, .*? …: (.*?) +who:", " ".join(page.split()))
+    assert said.endswith(f"(-{words.percent(words.price(fix))})")
+
+
+def test_no_sentence_is_cut_while_there_is_room() -> None:
+    """The rows that are too long get the lines that are left of the page, the first one first."""
+    (cause,) = unknown().causes
+    why = f"time is lost, {'and ' * 40}that is what matters"
+    said = EvidenceItem("rule", "unknown/gain.step", why, {})
+    found = dataclasses.replace(unknown(), causes=(msgspec.structs.replace(cause, evidence=(said,)),))
+    page = page_of(found)
+    assert "that is what matters" in page
+    assert_fits(page)
+    full = page_of(dataclasses.replace(found, warnings=("note " * 18,), not_checked=(NotChecked("x" * 80, "y"),) * 9))
+    assert_fits(full)
+
+
 def test_let_it_finish() -> None:
     """Where a restart pays off only after the end, nobody is told to restart now; a job that is over need not be let finish."""
     page = page_of(diagnosed("worker-fault"))
