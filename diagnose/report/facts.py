@@ -33,6 +33,8 @@ NO_PREDICTION = "no prediction: no replay says what it gives back"
 MUCH_EXPOSED = 0.1
 #: ... and of a job whose causes are known so much is told beside them.
 MOST_EXPOSED = 0.25
+#: How the name of evidence ends that is a share of the slow workers.
+_OF_SEVERAL = "/worker.began_share"
 #: Restarts told one by one.
 MAX_RESTARTS = 3
 #: Kinds of slow iterations told one by one, from this part of all time on.
@@ -426,12 +428,16 @@ def describe_evidence(cause: Cause) -> list[str]:
 def list_told(cause: Cause) -> tuple[EvidenceItem, ...]:
     """List the evidence that is told beside a cause.
 
-    Where the cause is a guess, or may be something else, the classifier's probability is not: it is of the cause with all else that
-    looks like it.
+    What is a share of the slow workers says nothing of one. Where the cause is a guess, or may be something else, the classifier's
+    probability is not told: it is of the cause with all else that looks like it.
     """
-    if cause.confidence >= PROBABLE and not cause.alternatives:
-        return cause.evidence
-    return tuple(item for item in cause.evidence if item.source != "classifier") or cause.evidence
+    is_sure, is_one = cause.confidence >= PROBABLE and not cause.alternatives, len(cause.where.workers) == 1
+    told = [
+        item
+        for item in cause.evidence
+        if (is_sure or item.source != "classifier") and not (is_one and item.id.endswith(_OF_SEVERAL))
+    ]
+    return tuple(told) or cause.evidence
 
 
 def list_slow_ranks(diagnosis: Diagnosis) -> list[str]:

@@ -96,8 +96,9 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     if without_s is None or words.seconds(without_s) == words.seconds(recorded):
         return now
     # What has no name may be more work: it is not called a fault.
-    without = "what has no name" if all(cause.cause == "unknown" for cause in diagnosis.causes) else "faults"
-    return f"{words.slower(recorded / without_s)} slower than without {without}: {now}, not {words.seconds(without_s)}"
+    is_unknown = all(cause.cause == "unknown" for cause in diagnosis.causes)
+    than = "for an unknown cause" if is_unknown else "than without faults"
+    return f"{words.slower(recorded / without_s)} slower {than}: {now}, not {words.seconds(without_s)}"
 
 
 def _describe_log_pace(log: LogFacts) -> str:
@@ -322,10 +323,10 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
     if not math.isfinite(analysed):
         return f"GPU hours are not known, {facts.describe_extent(diagnosis)}"
     if diagnosis.verdict == "inconclusive":
-        return f"not known; {words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
+        return f"not known; {words.gpu_hours(analysed)} analysed, {facts.describe_extent(diagnosis)}"
     if lost is None or not analysed:
-        return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
-    said = f"{words.hours(lost)} of {words.hours(analysed)} GPU hours {facts.describe_loss(diagnosis)}"
+        return f"{words.gpu_hours(analysed)} analysed, {facts.describe_extent(diagnosis)}"
+    said = f"{words.gpu_hours(lost, analysed)} {facts.describe_loss(diagnosis)}"
     if diagnosis.verdict in ("healthy", "noisy"):
         return f"{said}, in {facts.describe_extent(diagnosis)}"
     said += f" in {facts.describe_extent(diagnosis)}"

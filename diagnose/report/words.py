@@ -134,6 +134,17 @@ def hours(value: float | None) -> str:
     return f"{value:.2f}" if value >= 0.01 else ("under 0.01" if value > 0 else "0")
 
 
+def gpu_hours(*amounts: float) -> str:
+    """Say an amount of GPU hours, or one of another; in seconds where hours are too few to read.
+
+    >>> gpu_hours(0.02, 0.1), gpu_hours(0.004, 0.1), gpu_hours(0.002)
+    ('0.02 of 0.10 GPU hours', '14.4 of 360 GPU seconds', '7.2 GPU seconds')
+    """
+    is_little = any(0 < amount < 0.01 for amount in amounts) and max(amounts) < 1
+    said = " of ".join(hours(amount * 3600 if is_little else amount) for amount in amounts)
+    return f"{said} GPU {'seconds' if is_little else 'hours'}"
+
+
 def confidence(value: float) -> str:
     """Say a probability in words and as a number.
 
@@ -430,7 +441,9 @@ def first_line(
 
 
 def name_alternative(other: Alternative, cause: Cause) -> str:
-    """Name what else a cause may be: another one, escaped, or itself in another place; planned work by what it is."""
+    """Name what else a cause may be: another one, escaped, or itself in another place; planned work by what it is, or no name."""
+    if other.cause == "unknown":
+        return "something without a name"
     if other.cause == cause.cause:
         return "other places"
     return "evaluation or logging" if other.cause == "evaluation" else escape(other.cause)

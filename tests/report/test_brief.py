@@ -47,6 +47,20 @@ def test_golden(name: str) -> None:
 def test_planned_work_is_named_by_what_it_is() -> None:
     """What rank 0 does every few steps may be a log as well as an evaluation."""
     assert words.name_alternative(Alternative("evaluation", 0.4, ""), unknown().causes[0]) == "evaluation or logging"
+    assert (
+        words.name_alternative(Alternative("unknown", 0.4, ""), worker_fault().causes[0]) == "something without a name"
+    )
+
+
+def test_a_share_of_the_slow_workers_says_nothing_of_one() -> None:
+    """It is told where several are named."""
+    found = worker_fault().causes[0]
+    share = EvidenceItem(
+        "rule", "worker-fault/worker.began_share", "100% of the slow workers were not slow in the first steps", {}
+    )
+    one = msgspec.structs.replace(found, evidence=(found.evidence[0], share), where=Where(workers=(Worker(1, 0),)))
+    several = msgspec.structs.replace(one, where=Where(workers=(Worker(1, 0), Worker(0, 1))))
+    assert (share.text in list_reasons(one), share.text in list_reasons(several)) == (False, True)
 
 
 def test_the_classifier_is_told_of_what_is_sure() -> None:
@@ -209,7 +223,7 @@ def test_what_a_finding_names_is_not_called_unchecked() -> None:
 def test_what_has_no_name_is_called_no_fault() -> None:
     """It may be more work."""
     page = page_of(unknown())
-    assert "slower than without what has no name" in page and "without faults" not in page
+    assert "14% slower for an unknown cause: 7.67 s a step, not 6.75 s" in page and "without faults" not in page
 
 
 def test_unknown_promises_nothing() -> None:
