@@ -36,6 +36,8 @@ SAMPLED_OPS = 750_000
 REPLAYS = (16, 240)
 #: Less than this part of the step is not worth moving a layer: as `plan.HELPS_FROM`.
 WORTH_SHARE = 0.005
+#: Where layers of more stages move they are not listed.
+MOST_NAMED = 6
 
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
@@ -218,6 +220,9 @@ def _moves(model: LayerModel, layout: Layout) -> str:
     >>> model = LayerModel(4, (0, 1, 2, 3), (8, 8, 8, 8), True, np.ones((2, 4)), np.ones(2), ())
     >>> _moves(model, (9, 9, 9, 5))
     'move 3 layers: 3 off stage 3; 1 to each of stages 0, 1, 2'
+    >>> model = LayerModel(8, tuple(range(8)), (2,) * 8, True, np.ones((2, 8)), np.ones(2), ())
+    >>> _moves(model, (3, 3, 3, 3, 1, 1, 1, 1))
+    'move 4 layers'
     """
     if len(layout) != len(model.layers):
         return f"interleave with {len(layout) // model.n_stages} model chunks a stage"
@@ -226,9 +231,12 @@ def _moves(model: LayerModel, layout: Layout) -> str:
     n_moved = sum(n for n in more.values() if n > 0)
     if not n_moved:
         return "keep the layers where they are"
+    moved = f"move {n_moved} layer{'s' * (n_moved > 1)}"
+    if sum(n != 0 for n in more.values()) > MOST_NAMED:
+        return moved  # the layout says where
     off = [_group(n, places, "off", name) for n, places in _by_count({u: -n for u, n in more.items() if n < 0})]
     to = [_group(n, places, "to", name) for n, places in _by_count({u: n for u, n in more.items() if n > 0})]
-    return f"move {n_moved} layer{'s' * (n_moved > 1)}: {', '.join(off)}; {', '.join(to)}"
+    return f"{moved}: {', '.join(off)}; {', '.join(to)}"
 
 
 def _by_count(moved: Mapping[int, int]) -> list[tuple[int, list[int]]]:

@@ -288,12 +288,12 @@ def _to_remedy(
         chosen["weight_share"] = f"{best.change.weight_share:g}"
     held, holds = max(now.in_flight), max(best.in_flight)
     chunks = f", {best.chunks} model chunks" if best.schedule == "interleaved" else ""
+    memory = f", a stage holds at most {holds:g} microbatches instead of {held:g}" if holds != held else ""
     bubble, bubble_then = (100 * _bubble(analysis, option.step_s) for option in (now, best))
     return Remedy(
         summary=(
-            f"run {SCHEDULES[best.schedule]}{chunks}: the bubble goes from "
-            f"{bubble:.0f}% to {bubble_then:.0f}% of the step, a stage holds at most "
-            f"{holds:g} microbatches instead of {held:g}"
+            f"run {SCHEDULES[best.schedule]}{chunks}: workers wait in the pipeline, for faults too, for "
+            f"{bubble_then:.0f}% of the step instead of {bubble:.0f}%{memory}"
         ),
         how=choose_how(list_flags(best, model), analysis.trace.job),
         changes=(best.change,),

@@ -1,14 +1,11 @@
 """What a reader must know about the input of an analysis."""
 
-import numpy as np
-
 from diagnose.judge.confidence import runs_beside
 from diagnose.judge.other_work import describe_types
-from diagnose.judge.rest import describe_more_work, describe_unproven_plan
+from diagnose.judge.rest import describe_more_work, describe_uneven_plan, describe_unproven_plan
 from diagnose.judge.worth import measure_planned_collections
 from diagnose.model.analysis import Analysis
 from diagnose.model.components import STALLED
-from diagnose.model.optype import Op, of_types
 from diagnose.model.planned import find_planned_collections
 from diagnose.model.stalls import StallKind
 from diagnose.numerics.figures import write_figure, write_percent
@@ -16,8 +13,8 @@ from diagnose.numerics.figures import write_figure, write_percent
 #: The component of planned work, and the part of the time from which on it is mentioned.
 PLANNED = STALLED[StallKind.PLANNED]
 MENTIONED_SHARE = 0.01
-#: Rows of planned work; where single ranks have more of it, by this part of the time, others wait for them.
-PLANNED_ROWS, UNEVEN_SHARE = (Op.EVAL, Op.LOG), 0.02
+#: Where single ranks have more of it, by this part of the time, others wait for them.
+UNEVEN_SHARE = 0.02
 
 
 def list_caveats(analysis: Analysis) -> tuple[str, ...]:
@@ -47,12 +44,13 @@ def _describe_overlap(analysis: Analysis) -> list[str]:
 
 
 def _describe_planned(analysis: Analysis) -> list[str]:
-    """Say how much time planned work takes."""
+    """Say how much time planned work takes, first that others wait for one rank's."""
     share = analysis.gains.recoverable(PLANNED)
     if share < MENTIONED_SHARE or describe_unproven_plan(analysis, 0.0):
         return []
-    said = f"evaluation, logging and what else is planned takes {write_percent(share)} of the time; that is no fault"
-    return [said, *_describe_uneven_plan(analysis)]
+    said = f"evaluation, logging and what else is planned takes {write_percent(share)} of the time"
+    uneven = describe_uneven_plan(analysis, UNEVEN_SHARE)
+    return [uneven, said] if uneven else [f"{said}; that is no fault"]
 
 
 def _describe_collections(analysis: Analysis) -> list[str]:
@@ -68,27 +66,6 @@ def _describe_more_work(analysis: Analysis) -> list[str]:
     """Say how much time steps take for more tokens than usual."""
     said = describe_more_work(analysis)
     return [said] if said and analysis.gains.recoverable("step") >= MENTIONED_SHARE else []
-
-
-def _describe_uneven_plan(analysis: Analysis) -> list[str]:
-    """Say who does more of the planned work than the usual data-parallel rank, by its rows, while others wait."""
-    rows, trace = analysis.trace.evidence, analysis.trace
-    rows = rows.take(of_types(rows.op, PLANNED_ROWS))
-    steps, at = np.unique(rows.step, return_inverse=True)
-    if trace.n_dp == 1 or not len(steps):
-        return []
-    seconds = np.zeros((len(steps), trace.n_dp, trace.n_stages))
-    np.add.at(seconds, (at, rows.dp, rows.stage), rows.end_s - rows.start_s)
-    of_rank = seconds.max(axis=2)
-    longer_s = of_rank.max(axis=1) - np.median(of_rank, axis=1)
-    share = float(longer_s.sum()) / (analysis.gains.recorded_s * len(analysis.breakdown.steps))
-    if share < UNEVEN_SHARE:
-        return []
-    most = np.bincount(of_rank.argmax(axis=1), weights=longer_s, minlength=trace.n_dp)
-    rank = int(trace.dp_labels[most.argmax()])
-    return [
-        f"planned work is longer on dp rank {rank} than on others, which wait: by {write_percent(share)} of the time"
-    ]
 
 
 def _describe_clocks(analysis: Analysis) -> list[str]:

@@ -22,6 +22,8 @@ from diagnose.numerics.robust import nan_median, robust_deviation
 MOST_NOISE = 1.0 - 1.0 / 1.25
 #: Of fewer stages each ends the model.
 LEAST_STAGES = 3
+#: Rows of planned work.
+PLANNED_ROWS = (Op.EVAL, Op.LOG)
 #: How what merely varies ends.
 NO_CAUSE = "no cause can be named"
 #: Said of slow steps in which all computes are longer alike, where no tokens tell of more work.
@@ -73,7 +75,7 @@ def describe_unproven_plan(analysis: Analysis, least: float) -> str:
     """
     evidence, planned = analysis.trace.evidence, STALLED[StallKind.PLANNED]
     cost = analysis.gains.recoverable(planned)
-    is_told = of_types(evidence.op, (Op.EVAL, Op.LOG)).any()
+    is_told = of_types(evidence.op, PLANNED_ROWS).any()
     if analysis.breakdown.compute_s.shape[2] > 1 or is_told or cost < max(UNKNOWN_SHARE, least):
         return ""
     return (
@@ -129,6 +131,8 @@ def describe_noise(analysis: Analysis, explained: Collection[str], least: float)
     It may be steps; computes and transfers within steps, for which others wait; or many parts that are each too little to be named.
     """
     gains = analysis.gains
+    if uneven := describe_uneven_plan(analysis, max(UNKNOWN_SHARE, least)):
+        return uneven
     if excuses := _list_excuses(analysis, explained, max(UNKNOWN_SHARE, least)):
         name = max(excuses, key=gains.recoverable)
         if name == "step" and (more := describe_more_work(analysis)):
@@ -163,6 +167,26 @@ def describe_more_work(analysis: Analysis) -> str:
         return ""
     cost = write_percent(analysis.gains.recoverable("step"))
     return f"steps with more tokens take longer: {cost} of the time is more work, by the columns, and no fault"
+
+
+def describe_uneven_plan(analysis: Analysis, least: float) -> str:
+    """Say who does more of the planned work than the usual data-parallel rank, by its rows, while others wait for so long."""
+    rows, trace = analysis.trace.evidence, analysis.trace
+    rows = rows.take(of_types(rows.op, PLANNED_ROWS))
+    steps, at = np.unique(rows.step, return_inverse=True)
+    if trace.n_dp == 1 or not len(steps):
+        return ""
+    seconds = np.zeros((len(steps), trace.n_dp, trace.n_stages))
+    np.add.at(seconds, (at, rows.dp, rows.stage), rows.end_s - rows.start_s)
+    of_rank = seconds.max(axis=2)
+    longer_s = of_rank.max(axis=1) - np.median(of_rank, axis=1)
+    share = float(longer_s.sum()) / (analysis.gains.recorded_s * len(analysis.breakdown.steps))
+    share = min(share, analysis.gains.recoverable(STALLED[StallKind.PLANNED]))  # nobody waits for more
+    if share < least:
+        return ""
+    most = np.bincount(of_rank.argmax(axis=1), weights=longer_s, minlength=trace.n_dp)
+    rank = int(trace.dp_labels[most.argmax()])
+    return f"planned work is longer on dp rank {rank} than on others, which wait: by {write_percent(share)} of the time"
 
 
 def _list_excuses(analysis: Analysis, explained: Collection[str], least: float) -> dict[str, str]:

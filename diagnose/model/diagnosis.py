@@ -24,6 +24,7 @@ from diagnose.model.diagnosis_document import (
     VerdictName,
     WorkerSlowdown,
 )
+from diagnose.model.named import measure_named
 from diagnose.model.place import Shape, Worker
 from diagnose.model.plain import to_plain
 from diagnose.model.request import MIN_SPEEDUP
@@ -130,6 +131,22 @@ class Diagnosis:
             return -counts * (cause.share or 0.0) * cause.confidence if weighed else -counts
 
         return tuple(sorted(self.causes, key=rank))
+
+    @property
+    def without_named_s(self) -> float | None:
+        """Mean seconds of a step without what is named: what is lost without a name stays; None where nothing is, as by a log."""
+        recorded, clean, ledger = self.step_time.recorded, self.step_time.clean, self.ledger
+        if clean is None or ledger is None or not 0 < clean < recorded:
+            return None
+        alone = max((cause.recoverable for cause in self.causes), default=0.0)
+        return recorded * (1.0 - measure_named(1.0 - clean / recorded, 1.0 - ledger.unexplained, alone))
+
+    @property
+    def gpu_hours_lost(self) -> float | None:
+        """GPU hours lost to what is named; by a log all above its good pace, and where nothing is named all that varies."""
+        if self.without_named_s is None:
+            return self.gpu_hours_wasted
+        return self.gpu_hours_analysed * (1.0 - self.without_named_s / self.step_time.recorded)
 
     def worker(self, dp: int, stage: int) -> Worker:
         """Name the worker at a dp index and a stage index."""

@@ -28,6 +28,7 @@ from diagnose.model.fleet_document import (
     Study,
     Totals,
 )
+from diagnose.model.named import measure_slower
 from diagnose.model.place import Where
 
 
@@ -135,9 +136,10 @@ class FleetJob:
 
     @property
     def slower(self) -> float | None:
-        """How many times as long its steps are as without faults; None where that is not known."""
-        left = (self.hours_analysed or 0.0) - self.wasted
-        return self.hours_analysed / left if self.hours_analysed and left > 0 else None
+        """How many times as long its steps are as without what is named; None where that is not known."""
+        if not self.hours_analysed:
+            return None
+        return measure_slower(self.wasted / self.hours_analysed, self.causes, is_log=self.slowdown is None)
 
     @property
     def day(self) -> str:

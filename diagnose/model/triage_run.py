@@ -19,7 +19,7 @@ class Failed:
 class Costly:
     """A job that wasted GPU hours, and the first of its causes, None where none was found.
 
-    `slower` is how many times as long its steps are as without faults, `slowdown` the paper's S.
+    `slower` is how many times as long its steps are as without what is named, `slowdown` the paper's S.
     """
 
     location: str

@@ -1,11 +1,11 @@
 """The page that people see first: it fits a screen of 80 columns and 24 lines, whatever the job. `terminal` draws the long one.
 
-Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, with or without colour.
+Enters: a `Diagnosis`. Leaves: text that reads at any width from 40 columns, with or without colour; a command is never broken.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -43,13 +43,19 @@ def render(
     rest = [*list_commands(diagnosis, path), *(Row(name(what), escape(where), n_lines=99) for what, where in links)]
 
     def write(console: Console) -> None:
+        headline = _headline(diagnosis, columns, console)
         for n_causes, is_tight in itertools.product(range(MOST_CAUSES, 0, -1), (False, True)):
-            page = [*_headline(diagnosis, columns, console)]
-            for row in (*list_rows(diagnosis, n_causes, is_tight=is_tight), *rest):
-                page += _lay_out(row, columns, console)
-            if len(page) <= MOST_LINES:
+            rows = [*list_rows(diagnosis, n_causes, is_tight=is_tight), *rest]
+            laid = [_lay_out(row, columns, console) for row in rows]
+            spare = MOST_LINES - len(headline) - sum(map(len, laid))
+            if spare >= 0:
                 break
-        for line in page:
+        for n, row in enumerate(rows):  # no sentence is cut while there is room
+            if spare > 0 and not row.result:
+                longer = _lay_out(row, columns, console, spare - bool(row.aside))  # which may get a line of its own
+                spare -= len(longer) - len(laid[n])
+                laid[n] = longer
+        for line in (*headline, *itertools.chain.from_iterable(laid)):
             console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
     return draw(write, width=width, color=color)
@@ -68,8 +74,8 @@ def _headline(diagnosis: Diagnosis, columns: int, console: Console) -> list[Text
     return [*_wrap(first, columns, 2, console), *_wrap(pace, columns, 2, console)]
 
 
-def _lay_out(row: Row, columns: int, console: Console) -> Iterator[Text]:
-    """Lay out a row: its label, the text beside it, and what stands at the right."""
+def _lay_out(row: Row, columns: int, console: Console, spare: int = 0) -> list[Text]:
+    """Lay out a row: its label, the text beside it, and what stands at the right; so many lines are to spare."""
     indent = max(_INDENT, cell_len(row.label) + 1)
     room = columns - indent
     style = _STYLES.get(row.label, "") if row.severity is None else SEVERITY_STYLES.get(row.severity, "bold")
@@ -77,20 +83,36 @@ def _lay_out(row: Row, columns: int, console: Console) -> Iterator[Text]:
     for extra in row.extras:
         if len(Text(f"{text}; {extra}").wrap(console, room)) <= row.n_lines:
             text = f"{text}; {extra}"
-    lines = _wrap(Text(text, style=style), room, row.n_lines, console)
+    if row.result:
+        text = _shorten_before(row.result, text, room, _most_lines(row.n_lines, room), console)
+    lines = (
+        [Text(text, style=style)]
+        if row.is_command
+        else _wrap(Text(text, style=style), room, row.n_lines, console, spare)
+    )
     if row.aside:
         last = cell_len(lines[-1].plain)
         if last + _GAP + cell_len(row.aside) <= room:
             lines[-1] = Text.assemble(lines[-1], " " * (room - last - cell_len(row.aside)), row.aside)
         else:
             lines += _wrap(Text(row.aside), room, 1, console)
-    for n, line in enumerate(lines):
-        yield Text.assemble(((row.label if n == 0 else "").ljust(indent), "dim"), line)
+    return [Text.assemble(((row.label if n == 0 else "").ljust(indent), "dim"), line) for n, line in enumerate(lines)]
 
 
-def _wrap(text: Text, columns: int, n_lines: int, console: Console) -> list[Text]:
-    """Break a text into lines; what is longer than so many lines at 80 columns ends in a mark."""
-    most = math.ceil(n_lines * (_USUAL_WIDTH - _INDENT) / columns) if columns < _USUAL_WIDTH - _INDENT else n_lines
+def _shorten_before(result: str, text: str, columns: int, most: int, console: Console) -> str:
+    """Leave out the last words of a text so that its result fits behind."""
+    parts = text.split(" ")
+    said = f"{text}{result}"
+    for n in range(len(parts) - 1, 0, -1):
+        if len(Text(said).wrap(console, columns, overflow="fold")) <= most:
+            break
+        said = f"{' '.join(parts[:n]).rstrip(',;:')} …{result}"
+    return said
+
+
+def _wrap(text: Text, columns: int, n_lines: int, console: Console, spare: int = 0) -> list[Text]:
+    """Break a text into lines; what is longer than so many lines at 80 columns, and those to spare, ends in a mark."""
+    most = _most_lines(n_lines, columns) + spare
     lines = list(text.wrap(console, columns, overflow="fold"))
     for line in lines:
         line.rstrip()
@@ -99,3 +121,9 @@ def _wrap(text: Text, columns: int, n_lines: int, console: Console) -> list[Text
     last = lines[most - 1]
     last.truncate(columns - 1)
     return [*lines[: most - 1], last.append("…")]
+
+
+def _most_lines(n_lines: int, columns: int) -> int:
+    """Say how many lines take what so many take at 80 columns."""
+    usual = _USUAL_WIDTH - _INDENT
+    return math.ceil(n_lines * usual / columns) if columns < usual else n_lines

@@ -66,7 +66,7 @@ def describe_host(wait: HostWait) -> str:
 def describe_lever(lever: Lever) -> str:
     """Say what a lever gives."""
     gain = words.pace(lever.predicted_step_time, lever.predicted_speedup)
-    return f"at most {gain}" if lever.at_most else gain
+    return f"at best {gain}" if lever.at_most else gain
 
 
 def draw_budget(diagnosis: Diagnosis, width: int, *, thorough: bool = False) -> Iterator[tuple[str, RenderableType]]:

@@ -33,6 +33,8 @@ NO_PREDICTION = "no prediction: no replay says what it gives back"
 MUCH_EXPOSED = 0.1
 #: ... and of a job whose causes are known so much is told beside them.
 MOST_EXPOSED = 0.25
+#: How the name of evidence ends that is a share of the slow workers.
+_OF_SEVERAL = "/worker.began_share"
 #: Restarts told one by one.
 MAX_RESTARTS = 3
 #: Kinds of slow iterations told one by one, from this part of all time on.
@@ -76,7 +78,7 @@ def summarize(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     times, job, w = diagnosis.step_time, diagnosis.job, diagnosis.what_if
     steps = f"{words.count(len(w.steps), 'step')} analysed"
     steps += f", {diagnosis.steps_dropped:,} dropped" if diagnosis.steps_dropped else ""
-    without_s = words.without_named_s(diagnosis)
+    without_s = diagnosis.without_named_s
     without = "" if without_s is None else f", {words.seconds(without_s)} without faults"
     gpus = words.count(job.world_size, "GPU") + (f" {name(job.gpu_type)}" if job.gpu_type else "")
     rows = [
@@ -162,8 +164,18 @@ def explain_paper(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 def _describe_hours(diagnosis: Diagnosis) -> str:
     """Say how many GPU hours were analysed, and how many of them were lost."""
-    lost = "" if diagnosis.gpu_hours_wasted is None else f", {words.hours(diagnosis.gpu_hours_wasted)} wasted"
-    return f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{lost}"
+    lost = diagnosis.gpu_hours_lost if diagnosis.verdict != "inconclusive" else None
+    said = "" if lost is None else f", {words.hours(lost)} {describe_loss(diagnosis)}"
+    return f"{words.hours(diagnosis.gpu_hours_analysed)} analysed{said}"
+
+
+def describe_loss(diagnosis: Diagnosis) -> str:
+    """Say what became of the GPU hours that a clean step would not take: lost, or nothing that anybody could name."""
+    if diagnosis.verdict not in ("healthy", "noisy"):
+        return "lost"
+    return (
+        f"go to {'planned work and what varies' if diagnosis.budget and diagnosis.budget.evaluation else 'what varies'}"
+    )
 
 
 def _shape(job: Job) -> str:
@@ -416,12 +428,16 @@ def describe_evidence(cause: Cause) -> list[str]:
 def list_told(cause: Cause) -> tuple[EvidenceItem, ...]:
     """List the evidence that is told beside a cause.
 
-    Where the cause is a guess, or may be something else, the classifier's probability is not: it is of the cause with all else that
-    looks like it.
+    What is a share of the slow workers says nothing of one. Where the cause is a guess, or may be something else, the classifier's
+    probability is not told: it is of the cause with all else that looks like it.
     """
-    if cause.confidence >= PROBABLE and not cause.alternatives:
-        return cause.evidence
-    return tuple(item for item in cause.evidence if item.source != "classifier") or cause.evidence
+    is_sure, is_one = cause.confidence >= PROBABLE and not cause.alternatives, len(cause.where.workers) == 1
+    told = [
+        item
+        for item in cause.evidence
+        if (is_sure or item.source != "classifier") and not (is_one and item.id.endswith(_OF_SEVERAL))
+    ]
+    return tuple(told) or cause.evidence
 
 
 def list_slow_ranks(diagnosis: Diagnosis) -> list[str]:

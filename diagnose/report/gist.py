@@ -32,8 +32,6 @@ _SOURCES = ("confirm", "telemetry", "rule", "collectives", "log", "change-point"
 #: Parts of a step that are told on the first page: so many at most, and none smaller than this.
 _MOST_PARTS = 6
 _PART_SHARE = 0.01
-#: A command longer than this does not stand in one line: JOB stands for its path.
-_LONG_COMMAND = 70
 #: Characters of a warning, or of the reason why a cause could not be looked for.
 _CLAUSE_LENGTH = 90
 #: Warnings and reasons in more characters than this do not fit their three lines: causes are named without reasons.
@@ -61,6 +59,10 @@ class Row:
     n_lines: int = 1
     #: Of a cause, in the row that names it.
     severity: str | None = None
+    #: What comes of it, behind the text even where that is too long.
+    result: str = ""
+    #: Stands on one line whatever its length, to be copied.
+    is_command: bool = False
     #: More sentences, each only where it fits as a whole.
     extras: tuple[str, ...] = ()
 
@@ -76,7 +78,7 @@ def describe_pace(diagnosis: Diagnosis) -> str:
         return prose(diagnosis.why)
     if diagnosis.is_from_collectives or words.is_hang(diagnosis):
         return describe_collectives_pace(diagnosis)
-    recorded, without_s = diagnosis.step_time.recorded, words.without_named_s(diagnosis)
+    recorded, without_s = diagnosis.step_time.recorded, diagnosis.without_named_s
     now = f"{words.seconds(recorded)} a step"
     if diagnosis.verdict == "healthy":
         worth = words.best_gain(diagnosis)
@@ -94,8 +96,9 @@ def describe_pace(diagnosis: Diagnosis) -> str:
     if without_s is None or words.seconds(without_s) == words.seconds(recorded):
         return now
     # What has no name may be more work: it is not called a fault.
-    without = "what has no name" if all(cause.cause == "unknown" for cause in diagnosis.causes) else "faults"
-    return f"{words.slower(recorded / without_s)} slower than without {without}: {now}, not {words.seconds(without_s)}"
+    is_unknown = all(cause.cause == "unknown" for cause in diagnosis.causes)
+    than = "for an unknown cause" if is_unknown else "than without faults"
+    return f"{words.slower(recorded / without_s)} slower {than}: {now}, not {words.seconds(without_s)}"
 
 
 def _describe_log_pace(log: LogFacts) -> str:
@@ -191,7 +194,7 @@ def list_commands(diagnosis: Diagnosis, path: str | None) -> list[Row]:
     more = "-v: all figures · --html FILE: a page for a browser"
     if not diagnosis.causes or not diagnosis.is_replayed:
         return [Row("More", more, n_lines=2)]
-    return [Row("More", _explain(diagnosis.told[0], path), n_lines=2), Row("", more, n_lines=2)]
+    return [Row("More", _explain(diagnosis.told[0], path), is_command=True), Row("", more, n_lines=2)]
 
 
 def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool) -> Iterator[Row]:
@@ -208,7 +211,8 @@ def _about(diagnosis: Diagnosis, cause: Cause, n: int | None, *, is_tight: bool)
     else:
         who = f"who: {escape(cause.who)}" if cause.who else ""
         label = "If so" if cause.fixes and cause.confidence < PROBABLE else "Do"
-        yield Row(label, describe_action(cause), who, n_lines=2 if is_tight else 3)
+        what, result = _describe_action(cause)
+        yield Row(label, what, who, n_lines=2 if is_tight else 3, result=result)
     if why := list_reasons(cause):
         yield Row("Why", why[0], n_lines=1 if is_tight else 2, extras=tuple(why[1:]))
     against = [prose(item.text) for item in cause.evidence if item.id.endswith(NO_SIGN)]
@@ -236,25 +240,25 @@ def _weigh(cause: Cause) -> str:
     return ", ".join([*severity, *share, *after, f"sure {words.ratio(cause.confidence)}"])
 
 
-def describe_action(cause: Cause) -> str:
-    """Say what to do first, what a replay of it gives, and when it pays off; or what would come back at most."""
+def _describe_action(cause: Cause) -> tuple[str, str]:
+    """Say what to do first; and what a replay of it gives, and when it pays off, or what would come back at most."""
     if not cause.fixes:
         if not cause.refused_fixes:
-            return f"no fix is known, {words.bound(cause)}"
+            return "no fix is known", f", {words.bound(cause)}"
         refused = cause.refused_fixes[0]
         what = prose(refused.summary) or escape(refused.fix)
-        return f"no fix is known, {words.bound(cause)}; not for this job: {what} ({prose(refused.reason)})"
+        return f"no fix is known, {words.bound(cause)}; not for this job: {what} ({prose(refused.reason)})", ""
     first = cause.fixes[0]
+    what = prose(first.summary)
     if cause.recoverable_after_others is not None:
-        return f"{prose(first.summary)}: {words.bound(cause)}"
+        return what, f": {words.bound(cause)}"
     gain = words.price(first)
     if gain is None:
-        return f"{prose(first.summary)}: no replay says what it gives, {words.bound(cause)}"
+        return what, f": no replay says what it gives, {words.bound(cause)}"
+    step = f": {words.seconds(first.predicted_step_time)} a step"
     if words.is_for_next_job(first):
-        return (
-            f"{prose(first.summary)}: {words.seconds(first.predicted_step_time)} a step then (-{words.percent(gain)})"
-        )
-    return f"{prose(first.summary)}: {words.seconds(first.predicted_step_time)} a step (-{words.percent(gain)}){_pays_off(first)}"
+        return what, f"{step} then (-{words.percent(gain)})"
+    return what, f"{step} (-{words.percent(gain)}){_pays_off(first)}"
 
 
 def _pays_off(fix: Fix) -> str:
@@ -311,7 +315,7 @@ def _describe_lever(lever: Lever) -> str:
 
 def _describe_cost(diagnosis: Diagnosis) -> str:
     """Say how many GPU hours were lost, of how many, and how many a day."""
-    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_wasted
+    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_lost
     if diagnosis.is_from_log and not diagnosis.parallelism_known:
         return "GPU hours are not known: the log does not say on how many GPUs it ran"
     if diagnosis.is_from_collectives:
@@ -319,13 +323,13 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
     if not math.isfinite(analysed):
         return f"GPU hours are not known, {facts.describe_extent(diagnosis)}"
     if diagnosis.verdict == "inconclusive":
-        return f"not known; {words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
+        return f"not known; {words.gpu_hours(analysed)} analysed, {facts.describe_extent(diagnosis)}"
     if lost is None or not analysed:
-        return f"{words.hours(analysed)} GPU hours analysed, {facts.describe_extent(diagnosis)}"
-    if diagnosis.verdict == "healthy":
-        to = "planned work and what varies" if diagnosis.budget and diagnosis.budget.evaluation else "what varies"
-        return f"{words.hours(lost)} of {words.hours(analysed)} GPU hours go to {to}, in {facts.describe_extent(diagnosis)}"
-    said = f"{words.hours(lost)} of {words.hours(analysed)} GPU hours lost in {facts.describe_extent(diagnosis)}"
+        return f"{words.gpu_hours(analysed)} analysed, {facts.describe_extent(diagnosis)}"
+    said = f"{words.gpu_hours(lost, analysed)} {facts.describe_loss(diagnosis)}"
+    if diagnosis.verdict in ("healthy", "noisy"):
+        return f"{said}, in {facts.describe_extent(diagnosis)}"
+    said += f" in {facts.describe_extent(diagnosis)}"
     a_day = hours_lost_a_day(diagnosis)
     if a_day is None:
         return f"{said}; over since step {max(cause.when.recovery_step or 0 for cause in diagnosis.causes)}"
@@ -335,7 +339,7 @@ def _describe_cost(diagnosis: Diagnosis) -> str:
 
 def hours_lost_a_day(diagnosis: Diagnosis) -> float | None:
     """Say how many GPU hours a job loses a day at this pace, without what is over; None where nobody knows, or all is over."""
-    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_wasted
+    analysed, lost = diagnosis.gpu_hours_analysed, diagnosis.gpu_hours_lost
     over = [cause for cause in diagnosis.causes if diagnosis.is_over(cause)]
     if lost is None or not analysed > 0 or (over and len(over) == len(diagnosis.causes)):
         return None
@@ -381,8 +385,7 @@ def _shorten(text: str) -> str:
 def _explain(cause: Cause, path: str | None) -> str:
     """Give the command that says why a cause is said."""
     job = shlex.quote(path) if path and path.isprintable() else "JOB"
-    command = f"diagnose explain {job} {escape(cause.cause)}"
-    return command if len(command) <= _LONG_COMMAND else f"diagnose explain JOB {escape(cause.cause)}"
+    return f"diagnose explain {job} {escape(cause.cause)}"
 
 
 def name_causes(causes: Sequence[Cause], shape: Shape | None = None) -> str:

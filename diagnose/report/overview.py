@@ -32,7 +32,7 @@ class JobInBrief:
 def sum_up(diagnosis: Diagnosis) -> JobInBrief:
     """Keep of a job what the table says."""
     is_slow = diagnosis.verdict == "straggling"
-    recorded, without_s = diagnosis.step_time.recorded, words.without_named_s(diagnosis)
+    recorded, without_s = diagnosis.step_time.recorded, diagnosis.without_named_s
     return JobInBrief(
         job=name(diagnosis.job.job_id) or "job",
         verdict=escape(diagnosis.verdict),

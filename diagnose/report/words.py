@@ -119,19 +119,6 @@ def slower(ratio: float) -> str:
     return times(ratio) if ratio >= _TIMES_FROM else percent(ratio - 1)
 
 
-def without_named_s(diagnosis: Diagnosis) -> float | None:
-    """Give the mean seconds of a step without what is named: what is lost, and has no name, stays; None where nothing is.
-
-    By the shares of the lost time, and never longer than without the cause alone that costs most.
-    """
-    recorded, clean, ledger = diagnosis.step_time.recorded, diagnosis.step_time.clean, diagnosis.ledger
-    if clean is None or ledger is None or not 0 < clean < recorded:
-        return None
-    by_share = clean + min(max(ledger.unexplained, 0.0), 1.0) * (recorded - clean)
-    alone = recorded * (1.0 - max((cause.recoverable for cause in diagnosis.causes), default=0.0))
-    return max(min(by_share, alone), clean)
-
-
 def hours(value: float | None) -> str:
     """Say an amount of GPU hours.
 
@@ -145,6 +132,17 @@ def hours(value: float | None) -> str:
     if value >= 1:
         return f"{value:.1f}"
     return f"{value:.2f}" if value >= 0.01 else ("under 0.01" if value > 0 else "0")
+
+
+def gpu_hours(*amounts: float) -> str:
+    """Say an amount of GPU hours, or one of another; in seconds where hours are too few to read.
+
+    >>> gpu_hours(0.02, 0.1), gpu_hours(0.004, 0.1), gpu_hours(0.002)
+    ('0.02 of 0.10 GPU hours', '14.4 of 360 GPU seconds', '7.2 GPU seconds')
+    """
+    is_little = any(0 < amount < 0.01 for amount in amounts) and max(amounts) < 1
+    said = " of ".join(hours(amount * 3600 if is_little else amount) for amount in amounts)
+    return f"{said} GPU {'seconds' if is_little else 'hours'}"
 
 
 def confidence(value: float) -> str:
@@ -443,7 +441,9 @@ def first_line(
 
 
 def name_alternative(other: Alternative, cause: Cause) -> str:
-    """Name what else a cause may be: another one, escaped, or itself in another place; planned work by what it is."""
+    """Name what else a cause may be: another one, escaped, or itself in another place; planned work by what it is, or no name."""
+    if other.cause == "unknown":
+        return "something without a name"
     if other.cause == cause.cause:
         return "other places"
     return "evaluation or logging" if other.cause == "evaluation" else escape(other.cause)

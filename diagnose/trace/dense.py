@@ -79,6 +79,7 @@ def lay_out_rows(
     rows, at = _count_operations(rows, at, sizes, warnings)
     cells, rows, at = _find_cells(rows, at, sizes, name, warnings)
     if _counts_what_is_left(cells):
+        rows, at = _drop_repeated(rows, at, sizes, warnings)  # rows twice look as if all others lacked one
         rows = number_around_lost(rows, at, sizes)
         cells, rows, at = _find_cells(rows, at, sizes, name, warnings)
     start_s = _fill(cells, rows.start_s)

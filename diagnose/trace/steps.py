@@ -464,9 +464,7 @@ def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
     if n_long:
         times = float(length_s[:n_long].max() / np.median(length_s[n_long:]))
         # Of steps of two lengths most may be as long as the first: then the figure says nothing.
-        longer = f" (up to {times:.1f} times the usual time)" if times > WARM_UP_RATIO else ""
-        warnings.append(
-            f"the {'first step is' if n_long == 1 else f'first {n_long} steps are'} a warm-up{longer}: it counts in the slowdown "
-            "as in the paper, causes are sought without it"
-        )
+        longer = f" (up to {times:.1f} times as long)" if times > WARM_UP_RATIO else ""
+        first, them = ("first step is", "it") if n_long == 1 else (f"first {n_long} steps are", "them")
+        warnings.append(f"the {first} a warm-up{longer}: causes are sought without {them}; S counts {them}")
     return tuple(int(step) for step in steps[order][:n_long])

@@ -335,7 +335,7 @@ class _Runner:
             elif outcome.row is None:
                 self.tally.count_known(work.known, by_time=False)
             else:
-                self.tally.add(outcome.row)
+                self.tally.add(outcome.row, outcome.causes)
 
     def _show_progress(self) -> None:
         """Say how far it has come."""

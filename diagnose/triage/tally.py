@@ -5,10 +5,12 @@ Enters: rows of jobs that were done, and jobs that were left alone. Leaves: a `T
 
 import dataclasses
 from collections import Counter
+from collections.abc import Sequence
 
 from diagnose.model.fleet_document import COUNTED
+from diagnose.model.named import measure_slower
 from diagnose.model.triage_run import Costly, Failed, TriageRun
-from diagnose.triage.rows import JobRow
+from diagnose.triage.rows import CauseRow, JobRow
 from diagnose.triage.store import KnownJob
 
 #: Jobs listed as the most wasteful: what fits on a screen.
@@ -31,8 +33,8 @@ class Tally:
     failed: list[Failed] = dataclasses.field(default_factory=list)
     costly: list[Costly] = dataclasses.field(default_factory=list)
 
-    def add(self, row: JobRow) -> None:
-        """Count a job that was done."""
+    def add(self, row: JobRow, causes: Sequence[CauseRow]) -> None:
+        """Count a job that was done, with its causes."""
         if row.status == "failed":
             self.failed.append(Failed(row.location, row.failure or "", row.reason or ""))
             return
@@ -42,10 +44,15 @@ class Tally:
         self.hours += row.gpu_hours_analysed or 0.0
         self.wasted += row.gpu_hours_wasted or 0.0
         if row.verdict == "straggling" and row.gpu_hours_wasted:
-            left = (row.gpu_hours_analysed or 0.0) - row.gpu_hours_wasted
-            slower = row.gpu_hours_analysed / left if row.gpu_hours_analysed and left > 0 else None
+            lost = row.gpu_hours_wasted / row.gpu_hours_analysed if row.gpu_hours_analysed else 0.0
+            slower = measure_slower(lost, causes, is_log=not row.n_ops) if lost else None
             cost = Costly(
-                row.location, row.job_id or "", row.gpu_hours_wasted, row.slowdown or 0.0, slower, row.top_cause
+                row.location,
+                row.job_id or "",
+                row.gpu_hours_wasted,
+                row.slowdown or 0.0,
+                slower,
+                row.top_cause,
             )
             self.costly = sorted([*self.costly, cost], key=lambda job: (-job.gpu_hours_wasted, job.location))[:N_COSTLY]
 

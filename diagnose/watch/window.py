@@ -142,7 +142,7 @@ def _keep(
         n_rows=delivery.n_rows,
         verdict=diagnosis.verdict,
         step_s=_known(diagnosis.step_time.recorded),
-        clean_s=_known(diagnosis.step_time.clean),
+        clean_s=_known(diagnosis.without_named_s),
         slowdown=_known(what_if.slowdown),
         steps=tuple(int(step) for step in steps[shown]),
         step_slowdowns=tuple(_known(one) for one in slowdowns[shown].tolist()),

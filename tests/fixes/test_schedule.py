@@ -43,6 +43,18 @@ def test_the_table_has_every_schedule() -> None:
     assert figures["interleaved_2_in_flight_microbatches"] == 5.5
 
 
+@pytest.mark.parametrize(("name", "holds"), [("gpipe", "8 microbatches instead of 4"), ("zero-bubble", "")])
+def test_its_words_say_what_changes(name: str, holds: str) -> None:
+    """What workers wait in the pipeline, for faults too, which is no bubble; memory only where that is another."""
+    found = remedy(measure_layered(SPEC, LAYERS), name=name)
+    waits = [100 * (found.figures[f"{of}_bubble_share"] or 0.0) for of in (name, "1f1b")]
+    assert (
+        f"wait in the pipeline, for faults too, for {waits[0]:.0f}% of the step instead of {waits[1]:.0f}%"
+        in found.summary
+    )
+    assert ("a stage holds" in found.summary) == bool(holds) and found.summary.endswith(holds)
+
+
 @pytest.mark.parametrize(("name", "chunks"), [("gpipe", 1), ("zero-bubble", 1), ("interleaved", 2)])
 def test_each_is_priced_as_it_truly_runs(name: str, chunks: int) -> None:
     """The schedule asked for is predicted within 1% of its simulation."""

@@ -679,10 +679,31 @@ def test_a_lone_rank_may_wait_for_others(share: float | None, waits: bool) -> No
 def test_one_rank_of_several_is_lone(n_dp: int, told: int, lacks: tuple[str, ...], lone: bool) -> None:
     """Where the metadata tell of more ranks than the rows are of, or the recording says that it has no peers."""
     account = Account("theirs", unobserved=(Unobserved("others", "not there", lacks),))
-    trace = SimpleNamespace(n_dp=n_dp, ranks_told=told, job=SimpleNamespace(world_size=4), recording=account)
+    trace = SimpleNamespace(
+        n_dp=n_dp, n_stages=4, ranks_told=told, job=SimpleNamespace(world_size=4), recording=account
+    )
     assert is_lone_rank(trace) == lone
     trace.recording = None
     assert is_lone_rank(trace) == (lone and not lacks)
+
+
+@pytest.mark.parametrize(
+    ("n_stages", "told", "op", "lone"),
+    [
+        (1, 0, Op.FORWARD_SEND, True),
+        (2, 0, Op.FORWARD_SEND, False),
+        (1, 1, Op.BACKWARD_RECV, True),
+        (1, 0, Op.REDUCE_SCATTER, True),
+        (1, 1, Op.REDUCE_SCATTER, False),
+        (1, 0, Op.OPTIMIZER, False),
+    ],
+)
+def test_rows_of_one_worker_show_that_there_are_others(n_stages: int, told: int, op: Op, lone: bool) -> None:
+    """It sends to a stage that is not there; it reduces, and nobody says that it does so alone."""
+    block = SimpleNamespace(nodes=SimpleNamespace(op=np.array([Op.FORWARD, op])))
+    one = SimpleNamespace(world_size=1)
+    trace = SimpleNamespace(n_dp=1, n_stages=n_stages, ranks_told=told, job=one, recording=None, blocks=(block,))
+    assert is_lone_rank(trace) == lone
 
 
 # ------------------------------------------------------------------------------------------ since when
@@ -964,8 +985,11 @@ def test_who_has_more_of_the_planned_work_is_told(longer_s: float, told: bool) -
     zero = np.zeros(len(at))
     seconds = (np.where(dp == 1, longer_s, 0.0) + 0.1) * base.gains.recorded_s
     rows = Evidence(np.full(len(at), int(Op.EVAL)), at, dp, np.zeros_like(dp), zero, seconds)
-    found = list_caveats(dataclasses.replace(base, trace=dataclasses.replace(base.trace, evidence=rows)))
-    assert any(text.startswith("planned work is longer on dp rank 1 than on others") for text in found) == told
+    analysis = dataclasses.replace(base, trace=dataclasses.replace(base.trace, evidence=rows))
+    first = next(text for text in list_caveats(analysis) if "planned" in text)
+    assert first.startswith("planned work is longer on dp rank 1 than on others") == told
+    assert (describe_noise(analysis, (), 0.02) == first) == told
+    assert ("that is no fault" not in first) == told
 
 
 def test_the_page_of_a_rule_says_how_severe_it_is() -> None:

@@ -306,6 +306,7 @@ def test_a_slow_link_of_a_ring() -> None:
     [
         ("t22-planned-gc-p42", "healthy", "planned collections every 8 steps"),
         ("t22-run-again-p24", "healthy", "the last attempt is analysed"),
+        ("t10-evalslow-d4", "noisy", "planned work is longer on dp rank 1 than on others, which wait: by 24%"),
         ("t22-ramp-told-p42", "noisy", "is more work, by the columns"),
     ],
 )

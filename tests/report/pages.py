@@ -8,6 +8,9 @@ from diagnose.model.diagnosis import Diagnosis
 from diagnose.report import markdown, terminal, words
 from diagnose.report.brief import MOST_LINES, render
 
+#: How the one row begins that is never broken.
+COMMAND = "More    diagnose explain "
+
 
 def page_of(diagnosis: Diagnosis, *, width: int = 80, path: str | None = "jobs/AR.parquet") -> str:
     """Render the page that a user sees who asks for nothing else."""
@@ -15,10 +18,10 @@ def page_of(diagnosis: Diagnosis, *, width: int = 80, path: str | None = "jobs/A
 
 
 def assert_fits(page: str) -> None:
-    """A page fits 80 columns, and 24 lines with a prompt below."""
+    """A page fits 80 columns but for a command to copy, and 24 lines with a prompt below."""
     lines = page.splitlines()
     assert len(lines) <= MOST_LINES < 24, page
-    assert max(map(cell_len, lines)) <= 80, page
+    assert all(cell_len(line) <= 80 or line.startswith(COMMAND) for line in lines), page
 
 
 def promised(text: str) -> set[str]:

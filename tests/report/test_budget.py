@@ -8,6 +8,7 @@ import pytest
 
 from diagnose.model.budget import Budget, HostWait
 from diagnose.report import budget as words_of
+from diagnose.report import words
 from diagnose.report.gist import list_rows
 from diagnose.report.terminal import render
 from tests import fixture_jobs
@@ -49,6 +50,17 @@ def _say_step(budget: Budget) -> str:
     found = dataclasses.replace(fixture_jobs.diagnosed("expert-imbalance"), budget=budget)
     (row,) = (row.text for row in list_rows(found) if row.label == "Step")
     return row
+
+
+def test_a_bound_is_said_alike_on_each_page() -> None:
+    """No step gets shorter than that: it is the best, and not the most."""
+    found = fixture_jobs.diagnosed("stage-imbalance")
+    lever = next(lever for lever in found.levers if lever.at_most)
+    (short,) = (
+        row.text for row in list_rows(dataclasses.replace(found, causes=(), levers=(lever,))) if row.label == "Faster"
+    )
+    step = f"at best {words.seconds(lever.predicted_step_time)} a step"
+    assert step in short and step in render(found, width=200, color=False)
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

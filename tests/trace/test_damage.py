@@ -66,6 +66,14 @@ def test_duplicates_are_left_out(rows: pd.DataFrame, healthy: WhatIf, drop: list
     assert analyse(trace).slowdown == pytest.approx(healthy.slowdown, rel=1e-12)
 
 
+def test_duplicates_of_a_part_of_a_step_are_no_rows_that_others_lack(rows: pd.DataFrame, healthy: WhatIf) -> None:
+    """The first rows of a worker again: the others lack none, and no row gets the number of another."""
+    mine = rows[(rows.step == rows.step.min()) & (rows.dp_rank == 0) & (rows.stage == 0)]
+    trace = load(pd.concat([rows, mine.head(len(mine) // 2)]), SHAPE.meta)
+    assert only_warning(trace) == f"{len(mine) // 2} rows are duplicates and are left out"
+    assert analyse(trace).slowdown == pytest.approx(healthy.slowdown, rel=1e-12)
+
+
 @pytest.mark.parametrize("mostly", [False, True])
 @pytest.mark.parametrize("n_twice", [0, 5])
 def test_transfers_that_begin_together_are_no_duplicates(rows: pd.DataFrame, n_twice: int, *, mostly: bool) -> None:

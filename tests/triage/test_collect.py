@@ -7,12 +7,14 @@ import sqlalchemy as sa
 
 from diagnose.fleet.totals import add_up
 from diagnose.model.request import Request
+from diagnose.model.saved import restore
 from diagnose.pipeline import diagnose_job
+from diagnose.report.gist import hours_lost_a_day
 from diagnose.report.triage import render
 from diagnose.triage import collect as collecting
 from diagnose.triage.census import take_census
 from diagnose.triage.collect import collect, read_diagnoses
-from diagnose.triage.rows import job_row
+from diagnose.triage.rows import cause_rows, job_row
 from diagnose.triage.schema import DOCUMENTS
 from diagnose.triage.store import Store
 from diagnose.triage.tally import Tally
@@ -67,13 +69,32 @@ def test_triage_fleet_and_gauges_have_one_number(tmp_path) -> None:
     with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         for location, found in jobs.items():
             put(store, location, found, at_s=NEWEST_S)
-            tally.add(job_row(location, found))
+            tally.add(job_row(location, found), cause_rows(location, found))
         fleet, census = add_up(collect(store)), take_census(store)
     run = tally.sum_up(2, store="", took_s=1.0, store_s=0.0)
     wasted = jobs["/a"]["gpu_hours"]["wasted"]
     assert fleet.hours_wasted == run.gpu_hours_wasted == census.gpu_hours_wasted == wasted > 0
     assert sum(census.wasted_by_cause.values()) <= wasted
     assert "; 1 inconclusive job left out" in render(run, width=200, color=False)
+
+
+def test_a_job_is_as_much_slower_in_each_report(tmp_path) -> None:
+    """What is lost and has no name is no fault: pages, triage, fleet, and the GPU hours a day leave it out."""
+    found = worker_fault()
+    found["ledger"]["unexplained"] = 0.4
+    found["causes"][0] |= {"share": 0.6, "recoverable": 0.01}
+    times, tally = found["step_time"], Tally()
+    without_s = times["clean"] + 0.4 * (times["recorded"] - times["clean"])
+    diagnosis = restore(found, min_speedup=1.02)
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        put(store, "/a", found, at_s=NEWEST_S)
+        (job,) = collect(store)
+    tally.add(job_row("/a", found), cause_rows("/a", found))
+    (costly,) = tally.costly
+    assert diagnosis.without_named_s == pytest.approx(without_s)
+    assert job.slower == costly.slower == pytest.approx(times["recorded"] / without_s)
+    a_day = 24 * found["job"]["gpus"] * (1 - without_s / times["recorded"])
+    assert hours_lost_a_day(diagnosis) == pytest.approx(a_day)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,17 @@
 """What receivers of tickets hear of episodes."""
 
+import dataclasses
 import json
+import re
 import time
+from types import SimpleNamespace
 
 import jsonschema
 import sqlalchemy as sa
+from msgspec.structs import replace
 
+from diagnose.report.gist import describe_pace
+from diagnose.report.live_words import describe_window
 from diagnose.report.schemas import make_schema
 from diagnose.tickets import post
 from diagnose.tickets.alertmanager import Alertmanager
@@ -14,6 +20,8 @@ from diagnose.triage.schema import ACKS
 from diagnose.triage.store import Store
 from diagnose.watch.job import JobState
 from diagnose.watch.tell import Teller
+from diagnose.watch.window import _keep, _StepClock
+from tests.fixture_jobs import diagnosed
 from tests.tickets.conftest import ask
 from tests.watch.recorded import RecordedJob, SimulatedClock
 from tests.watch.test_episodes import follow_steps, spread
@@ -104,3 +112,15 @@ def test_an_alert_is_known_by_the_same_labels_when_its_episode_gets_a_name(tmp_p
     assert fired["labels"] == resolved["labels"] and fired["labels"]["cause"] == "unknown"
     assert "unknown" in fired["annotations"]["summary"] and "network-fault" in resolved["annotations"]["summary"]
     store.close()
+
+
+def test_a_window_is_as_much_slower_as_its_page_says() -> None:
+    """What is lost and has no name is no fault."""
+    found = diagnosed("worker-fault")
+    assert found.ledger is not None
+    causes = tuple(replace(cause, recoverable=0.01) for cause in found.causes)
+    found = dataclasses.replace(found, ledger=replace(found.ledger, unexplained=0.4), causes=causes)
+    delivery = SimpleNamespace(n_rows=1, silent=())
+    kept = _keep(delivery, found, _StepClock({}, {}), number=0, seen_s=0.0, took_s=0.0)
+    (slower,) = re.findall(r"straggling, (.* slower than without faults), ", describe_window(kept))
+    assert describe_pace(found).startswith(slower)

@@ -28,6 +28,7 @@ from diagnose.report.facts import (
     describe_alternatives,
     describe_evidence,
     describe_log,
+    describe_loss,
     describe_nothing,
     describe_recoverable,
     describe_share,
@@ -254,12 +255,12 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
         if diagnosis.is_from_collectives or rates_alone
         else [("Step time", words.seconds(times.recorded), "recorded, mean")]
     )
-    if (without_s := words.without_named_s(diagnosis)) is not None:
+    if (without_s := diagnosis.without_named_s) is not None:
         facts.append(("Without known faults", words.seconds(without_s), "by replay"))
         facts.append(("Slower by", f"{words.ratio(times.recorded / without_s)}x", "recorded over that"))
-    if diagnosis.gpu_hours_wasted is not None:
-        whole = words.hours(diagnosis.gpu_hours_analysed)
-        facts.append(("GPU hours lost", words.hours(diagnosis.gpu_hours_wasted), f"of {whole} analysed"))
+    if diagnosis.gpu_hours_lost is not None and diagnosis.verdict != "inconclusive":
+        whole, what = words.hours(diagnosis.gpu_hours_analysed), describe_loss(diagnosis)
+        facts.append(("GPU hours", words.hours(diagnosis.gpu_hours_lost), f"{what}, of {whole} analysed"))
     if diagnosis.is_from_log and diagnosis.log is not None and diagnosis.log.ledger is not None:
         ledger = diagnosis.log.ledger
         return [
