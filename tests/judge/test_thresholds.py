@@ -948,6 +948,28 @@ def test_the_clock_that_is_furthest_off_is_told() -> None:
     assert said.startswith("clocks differ: the worker at dp 1, stage 0 is off by -0.25 s;")
 
 
+@pytest.mark.parametrize(("times", "told"), [(0.99, []), (1.01, ["clocks of members differ", "clocks differ"])])
+@pytest.mark.parametrize("has_transfers", [True, False])
+def test_clocks_are_told_that_are_off_by_more_than_a_transfer(
+    times: float, told: list[str], *, has_transfers: bool
+) -> None:
+    """Or by half a percent of the step where none is: less is corrected, and makes no message arrive before it is sent."""
+    base = job()
+    links_s, group_s = np.array([[0.001], [0.003], [np.nan]]), np.full(3, 0.01)
+    if not has_transfers:
+        links_s[:], group_s[:] = np.nan, np.nan
+    off_s = np.zeros((*base.clock_offset_s.shape, 2))
+    off_s[1, 0, 1] = times * (0.002 if has_transfers else 0.005 * base.gains.recorded_s)
+    members: Any = SimpleNamespace(clock_s=off_s)
+    found = dataclasses.replace(
+        base,
+        trace=dataclasses.replace(base.trace, members=members),
+        transfers=dataclasses.replace(base.transfers, link_s=links_s, group_s=group_s),
+        clock_offset_s=off_s[..., 1],
+    )
+    assert [text.split(":")[0] for text in list_caveats(found) if "clocks" in text] == told
+
+
 @pytest.mark.parametrize(("share", "told"), [(0.0099, False), (0.0101, True)])
 def test_planned_work_is_told_from_a_percent_on(share: float, told: bool) -> None:
     """It is no fault, and said as such."""
