@@ -38,8 +38,12 @@ UNSEEN = (
 #: Where data-load rows of workers that begin forwards late tell of no wait, as the rule for loaders says.
 SILENT_SHARE = 0.8
 SILENT = (
-    "no rule says why: forwards begin late, or take longer, where data is read, and data-load rows tell of no wait then; look at "
-    "what else comes before, as rollouts or the making of a batch"
+    "no rule says why: forwards begin late where data is read, and data-load rows tell of no wait then; look at what else comes "
+    "before, as rollouts or the making of a batch"
+)
+SILENT_INSIDE = (
+    "no rule says why: forwards take longer, and data-load rows tell of no wait then; what stops them comes once the batch is "
+    "read, as collections of Python, rollouts or the making of a batch"
 )
 #: What slow transfers may be that are random, or too few to tell.
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
@@ -105,6 +109,9 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
     silent = analysis.features.get("input.silent_share")
     if component == "input-delay" and silent is not None and (silent.value or 0.0) >= SILENT_SHARE:
         title, text = "unknown cause: late forwards where data is read", SILENT
+        stalls, (inside, before) = analysis.breakdown.stalls, analysis.breakdown.stalls.of_kind(StallKind.INPUT)
+        if stalls.inside_s[inside].sum() > stalls.before_s[before].sum():
+            title, text = "unknown cause: long forwards where data is read", SILENT_INSIDE
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     if component == "transfer":
         text += f"; {BUSY_HOST if analysis.trace.is_on_one_cpu else TRANSFERS}"

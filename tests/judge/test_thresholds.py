@@ -45,6 +45,7 @@ from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
 from diagnose.model.optype import Op
 from diagnose.model.recording import Account, Unobserved
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence
 from diagnose.report import words
 from tests.fixture_jobs import FIXTURES
@@ -560,6 +561,21 @@ def test_forwards_that_are_late_without_a_row_that_says_so(silent_share: float |
     features = {**base.features, "input.silent_share": Feature(silent_share, "")}
     found = report_unknown(dataclasses.replace(base, features=features), "input-delay", LEAST)
     assert (found.title == "unknown cause: late forwards where data is read") == silent
+
+
+@pytest.mark.parametrize(("inside_s", "which"), [(0.9, "late"), (1.1, "long")])
+def test_forwards_that_stand_still_are_not_late(inside_s: float, which: str) -> None:
+    """Where more of it lies in forwards than before them they have begun, and the batch is there."""
+    base = job("healthy")
+    zeros = base.breakdown.stalls.inside_s * 0.0
+    places = np.full(zeros.shape, StallKind.INPUT, dtype=np.int8)
+    inside, before = zeros.copy(), zeros.copy()
+    inside[0, 0, 0, 0, 0], before[0, 0, 0, 1, 0] = inside_s, 1.0
+    stalls = dataclasses.replace(base.breakdown.stalls, inside_s=inside, before_s=before, inside=places, before=places)
+    breakdown = dataclasses.replace(base.breakdown, stalls=stalls)
+    features = {**base.features, "input.silent_share": Feature(1.0)}
+    analysis = dataclasses.replace(base, breakdown=breakdown, features=features)
+    assert report_unknown(analysis, "input-delay", LEAST).title == f"unknown cause: {which} forwards where data is read"
 
 
 @pytest.mark.parametrize(
