@@ -186,6 +186,7 @@ TIERS = {
     "tests/whatif/test_contention.py::test_unevenness_is_no_contention": LONG,
     "tests/whatif/test_every_schedule.py": PLAIN,
     "tests/whatif/test_fill.py::test_a_lost_member_of_a_batch_has_the_times_of_the_batch": PLAIN,
+    "tests/whatif/test_fill.py::test_a_slow_link_costs_as_much_where_a_tenth_of_the_rows_is_lost": PLAIN,
     "tests/whatif/test_fill.py::test_a_worker_lost_beside_batches_does_not_make_the_step_longer": PLAIN,
     "tests/whatif/test_fill.py::test_stretches_of_lost_rows_leave_the_step_as_long": PLAIN,
     "tests/whatif/test_fill.py::test_where_sends_are_buffered_a_lost_recv_does_not_end_with_its_send": PLAIN,

@@ -74,7 +74,9 @@ READS_AS = {
     "collection.between_share": "part of the seconds paused as if by collections that lie between steps, where all wait, with a "
     "gc row; 1 all of them; misleads where steps have no clock in common",
     "collection.asked_doubt": "how probable it is that what no row calls collections is a late loader: where it stands before the "
-    "first forwards of steps, on the first stage",
+    "first forwards of steps, on the first stage, and the loader has no rows",
+    "collection.saved_doubt": "how probable it is that it is a save, a log or an evaluation: where it stands there, and rows of "
+    "the loader, which are there in all steps, tell of no wait",
     "collection.lone_doubt": "how probable it is that what no row calls collections is something else that stops a process: where "
     "far fewer workers have such pauses than so many would be on by chance, though each has a collector, or there are one or two, "
     "or all are in one step, or nearly all workers have them at once, or computes vary by as much; "
@@ -178,7 +180,9 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence, job: Job | None = N
     found["input.collected_doubt"] = _doubt_loaders(breakdown, evidence, waits, records_gc=records_gc)
     found["collection.silent_share"] = _silent_collections(breakdown, evidence, paused_s, records_gc=records_gc)
     found["collection.lone_doubt"] = _doubt_collections(breakdown, paused_s, varies, is_told=is_told)
-    found["collection.asked_doubt"] = _doubt_collectors(breakdown, paused_s, is_told=is_told)
+    by_loader, by_save = _doubt_collectors(breakdown, evidence, paused_s, is_told=is_told)
+    found["collection.asked_doubt"] = by_loader
+    found["collection.saved_doubt"] = Feature(0.0) if job is not None and job.saves is False else by_save
     found["collection.between_share"] = between
     found |= {"input.silent_share": silent} | _measure_places(breakdown, waits, varies)
     doubt = found["input.unseen_doubt"].value
@@ -269,15 +273,19 @@ def _silent_share(breakdown: Breakdown, evidence: Evidence, waits: _Waits) -> Fe
     all_s, silent_s = (
         of.sum(axis=1) for of in (all_s, np.where(told_s[:, None] < HALF_SHARE * silent_s, silent_s, 0.0))
     )
-    rows = np.flatnonzero((evidence.op == Op.DATA_LOAD) & np.isin(evidence.step, breakdown.steps))
-    of_step = np.unique(np.stack([evidence.stage[rows], evidence.dp[rows], evidence.step[rows]]), axis=1)
-    n_with = np.zeros(all_s.shape)
-    np.add.at(n_with, (of_step[0], of_step[1]), 1.0)
-    seen = n_with >= ALL_STEPS_SHARE * len(breakdown.steps)
-    silent = float(silent_s[seen].sum())
+    silent = float(silent_s[_have_loader_rows(breakdown, evidence)].sum())
     # Between steps all ranks wait, and only rows show it: more of this is what the loader is late by.
     between_s = n_dp * float(np.sum(breakdown.between_s.get(StallKind.INPUT, 0.0)))
     return Feature(silent / (float(all_s.sum()) + (between_s if between_s > silent else 0.0)))
+
+
+def _have_loader_rows(breakdown: Breakdown, evidence: Evidence) -> Bools:
+    """Mark the workers whose loader has rows wherever it reads, shape (n_stages, n_dp)."""
+    rows = np.flatnonzero((evidence.op == Op.DATA_LOAD) & np.isin(evidence.step, breakdown.steps))
+    of_step = np.unique(np.stack([evidence.stage[rows], evidence.dp[rows], evidence.step[rows]]), axis=1)
+    n_with = np.zeros(breakdown.slow_workers.T.shape)
+    np.add.at(n_with, (of_step[0], of_step[1]), 1.0)
+    return np.asarray(n_with >= ALL_STEPS_SHARE * len(breakdown.steps))
 
 
 def _share_between(breakdown: Breakdown, paused_s: Seconds) -> Feature:
@@ -766,17 +774,25 @@ def _doubt_collections(
     return Feature(LONE_CHANCE if is_lone or _are_as_short(seconds, varies()) else 0.0)
 
 
-def _doubt_collectors(breakdown: Breakdown, seconds: Seconds, *, is_told: bool) -> Feature:
-    """Say how probable it is that pauses like those of collections are waits for input: all stand before who reads its batch."""
+def _doubt_collectors(
+    breakdown: Breakdown, evidence: Evidence, seconds: Seconds, *, is_told: bool
+) -> tuple[Feature, Feature]:
+    """Say how probable it is that pauses like those of collections are waits for input: all stand before who reads its batch.
+
+    And that they are saves: where rows of its loader tell of no wait there, something else comes before the step.
+    """
     if is_told:
-        return Feature(0.0)
+        return Feature(0.0), Feature(0.0)
     paused_s = float(seconds.sum())
     if not paused_s:
-        return Feature.missing("no compute stalls in that way")
+        nothing = Feature.missing("no compute stalls in that way")
+        return nothing, nothing
     # Forwards of the first microbatch, where the model begins.
     kinds, before_s = breakdown.stalls.before[0, 0, 0], breakdown.stalls.before_s[0, 0, 0]
-    first_s = float(before_s[kinds == StallKind.COLLECTION].sum())
-    return Feature(COLLECTED_CHANCE if first_s >= FIRST_SHARE * paused_s else 0.0)
+    of_rank = np.where(kinds == StallKind.COLLECTION, before_s, 0.0).sum(axis=0)
+    chance = Feature(COLLECTED_CHANCE if float(of_rank.sum()) >= FIRST_SHARE * paused_s else 0.0)
+    has_rows = _have_loader_rows(breakdown, evidence)[0]
+    return (Feature(0.0), chance) if of_rank[has_rows].sum() > HALF_SHARE * of_rank.sum() else (chance, Feature(0.0))
 
 
 def _are_on_few(seconds: Seconds, by_worker: Seconds) -> bool:

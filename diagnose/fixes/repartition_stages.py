@@ -38,6 +38,8 @@ REPLAYS = (16, 240)
 WORTH_SHARE = 0.005
 #: Where layers of more stages move they are not listed.
 MOST_NAMED = 6
+#: Why a layout may be faster than a job without uneven stages: with few microbatches a step is more than its longest stage's work.
+BEATS_EVEN = ", better than even: stages that wait can hold more"
 
 
 def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str]) -> Remedy | Refusal:  # noqa: ARG001 - it concerns all stages
@@ -168,8 +170,9 @@ def _to_remedy(prices: _LayoutPrices, found: Found, settings: Mapping[str, str])
             "the layout is chosen for the time after all other faults are mended: else it would work around them"
         )
     guess = "" if model.known else f"if there are {sum(model.layers)} layers, "
+    why = BEATS_EVEN if found.price_s < (1.0 - WORTH_SHARE) * bound_s else ""
     return Remedy(
-        summary=f"{guess}{_moves(model, layout)}: {name_layout(layout)} layers on the {_stages(prices.chunks)}",
+        summary=f"{guess}{_moves(model, layout)}: {name_layout(layout)} layers on the {_stages(prices.chunks)}{why}",
         how=choose_how(_how(layout, model.n_stages), prices.analysis.trace.job),
         changes=model.change(layout),
         settings={**settings, **chosen},

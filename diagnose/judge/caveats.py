@@ -1,6 +1,8 @@
 """What a reader must know about the input of an analysis."""
 
-from diagnose.judge.confidence import runs_beside
+import numpy as np
+
+from diagnose.judge.confidence import CLOCK_SHARE, runs_beside
 from diagnose.judge.other_work import describe_types
 from diagnose.judge.rest import describe_more_work, describe_uneven_plan, describe_unproven_plan
 from diagnose.judge.worth import measure_planned_collections
@@ -8,6 +10,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.components import STALLED
 from diagnose.model.planned import find_planned_collections
 from diagnose.model.stalls import StallKind
+from diagnose.model.trace import Trace
 from diagnose.numerics.figures import write_figure, write_percent
 
 #: The component of planned work, and the part of the time from which on it is mentioned.
@@ -69,14 +72,32 @@ def _describe_more_work(analysis: Analysis) -> list[str]:
 
 
 def _describe_clocks(analysis: Analysis) -> list[str]:
-    """Say whose clock is furthest off."""
-    trace, offset_s = analysis.trace, analysis.clock_offset_s
-    if not offset_s.any():
-        return []
-    dp, stage = divmod(int(abs(offset_s).argmax()), trace.n_stages)
-    who = f"dp {int(trace.dp_labels[dp])}, stage {int(trace.stage_labels[stage])}"
-    by = f"{write_figure(float(offset_s[dp, stage]), 2)} s"
-    most = " in some steps, by less in others" if analysis.clocks_move else ""
-    return [
-        f"clocks differ: the worker at {who} is off by {by}{most}; corrected for causes and gains, S is on times as recorded"
-    ]
+    """Say whose clock is furthest off, of workers and of their members, where messages seem to be there before they are sent."""
+    trace, offset_s, said, least_s = analysis.trace, analysis.clock_offset_s, [], _least_offset(analysis)
+    if trace.members is not None and np.abs(trace.members.clock_s).max() > least_s:
+        of_members_s = trace.members.clock_s
+        *worker, member = (int(i) for i in np.unravel_index(np.abs(of_members_s).argmax(), of_members_s.shape))
+        who, by = _name_worker(trace, *worker), write_figure(float(of_members_s[*worker, member]), 2)
+        said.append(
+            f"clocks of members differ: member {member} of the worker at {who} is off by {by} s from the first one; corrected"
+        )
+    if np.abs(offset_s).max() > least_s:
+        who = _name_worker(trace, *divmod(int(np.abs(offset_s).argmax()), trace.n_stages))
+        by = f"{write_figure(float(offset_s.flat[np.abs(offset_s).argmax()]), 2)} s"
+        most = " in some steps, by less in others" if analysis.clocks_move else ""
+        said.append(
+            f"clocks differ: the worker at {who} is off by {by}{most}; corrected for causes and gains, S is on times as recorded"
+        )
+    return said
+
+
+def _least_offset(analysis: Analysis) -> float:
+    """Say by how much a clock must be off at least: what messages, or collectives, usually take, else a part of the step."""
+    known = [s[np.isfinite(s)] for s in (analysis.transfers.link_s, analysis.transfers.group_s)]
+    usual_s = [float(np.median(seconds)) for seconds in known if len(seconds)]
+    return min(usual_s, default=CLOCK_SHARE * analysis.gains.recorded_s)
+
+
+def _name_worker(trace: Trace, dp: int, stage: int) -> str:
+    """Name a worker as the file does."""
+    return f"dp {int(trace.dp_labels[dp])}, stage {int(trace.stage_labels[stage])}"

@@ -64,7 +64,6 @@ def merge_members(
         members, offset_s = _compare(rows, at, sizes, group, member, steps)
         if offset_s is not None:
             rows = dataclasses.replace(rows, start_s=rows.start_s - offset_s[(*at, member)])
-            warnings.append(_describe_clock_offsets(members))
     else:
         warnings.append(
             "tp_rank, cp_rank or rank name more members than there are rows for; none is looked at by itself"
@@ -347,16 +346,6 @@ def _name_members(
     said = rows.host >= 0
     codes[at[1][said], at[2][said], member[said]] = rows.host[said]
     return ranks, tuple("" if code < 0 else rows.host_names[code] for code in codes.ravel().tolist())
-
-
-def _describe_clock_offsets(members: Members) -> str:
-    """Say whose clock is furthest off."""
-    dp, stage, member = (int(i) for i in np.unravel_index(np.abs(members.clock_s).argmax(), members.clock_s.shape))
-    by_s = float(members.clock_s[dp, stage, member])
-    return (
-        f"clocks of members differ: member {member} of the worker at dp index {dp}, stage index {stage} is off by {by_s:.2g} s "
-        "from the first one; corrected"
-    )
 
 
 def add_waits(members: Members, rows: Rows, at: RowIndex, group: MemberLabels) -> Members:

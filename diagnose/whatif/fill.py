@@ -24,10 +24,10 @@ WAITED_RATIO = 1.5
 def fill_block(block: Block, graph: Graph) -> Block:
     """Give every missing operation a start and an end, in topological order, that those recorded beside it allow.
 
-    A missing member of a batch has the times of the batch. A missing member of a pair or collective ends with it, and started
-    last where all others waited. Every other operation starts its usual launch delay after what it waited for, takes its usual own
-    time (medians over the lanes that have it, else over its type), and ends before what waited for it. One that does not
-    exist there (`absent`) takes no time.
+    A missing member of a batch has the times of the batch. A missing member of a pair or collective ends with it; where what it
+    waited for is missing, too, it started last if all others waited. Every other operation starts its usual launch delay after what
+    it waited for, takes its usual own time (medians over the lanes that have it, else over its type), and ends before what waited
+    for it. One that does not exist there (`absent`) takes no time.
 
     What comes back has no NaN and no `absent`.
     """
@@ -58,7 +58,8 @@ def fill_block(block: Block, graph: Graph) -> Block:
             (node,) = event.members
             _fill_compute(node, ready[node], own[node], waiters[node], start_s, end_s)
         else:
-            _fill_group(event, ready, own, waiters, batched, start_s, end_s)
+            unsure = {node: np.any(gone[list(graph.waits[node])], axis=0) for node in event.members}
+            _fill_group(event, ready, unsure, own, waiters, batched, start_s, end_s)
             if buffers and len(event.members) == 2 and int(block.nodes.op[event.members[0]]) in transfers:
                 _part_pair(event, gone, ready, own, waiters, start_s, end_s)
         if block.absent is not None:
@@ -120,6 +121,7 @@ def _fill_compute(node: int, ready: Seconds, own: float, waiters: list[int], sta
 def _fill_group(
     event: Event,
     ready: dict[int, Seconds],
+    unsure: dict[int, Bools],
     own: list[float],
     waiters: list[list[int]],
     batched: set[int],
@@ -129,7 +131,8 @@ def _fill_group(
     """Fill the lost members of a pair or collective from those that were recorded.
 
     A member ends with its batch, which may be long after all have moved: the quickest of them says how long they move, and the
-    others end when they usually do, and before what waited for them.
+    others end when they usually do, and before what waited for them. When one was ready is `unsure` where what it waited for is
+    lost, too.
     """
     members = list(event.members)
     starts, ends = start_s[members], end_s[members]  # (n_members, n_steps, n_dp)
@@ -144,7 +147,7 @@ def _fill_group(
         nobody = np.isnan(together[at])  # no member was recorded: the group moves when its last member is ready
         all_waited = latest[at] < together[at] - WAITED_RATIO * took
         last_start = together[at] - took
-        start = np.where(all_waited, last_start, np.minimum(begun[at], last_start))
+        start = np.where(all_waited & unsure[node], last_start, np.minimum(begun[at], last_start))
         beside_batch = node not in batched and not batched.isdisjoint(members)
         ended = np.minimum(together[at], usual_end[at]) if beside_batch else together[at]
         end = np.minimum(np.where(nobody, usual_end[at], ended), _bound(waiters[node], start_s))

@@ -90,6 +90,15 @@ def test_production_job_says_what_it_takes_for_granted() -> None:
     assert ratio is not None and ratio > 1.0
 
 
+@pytest.mark.parametrize(("microbatches", "beats"), [(4, True), (8, False)])
+def test_a_layout_that_beats_even_stages_says_why(microbatches: int, *, beats: bool) -> None:
+    """What it promises is less than the step time without uneven stages, which the report has as that without faults."""
+    found = remedy(measure_layered(dataclasses.replace(SPEC, microbatches=microbatches), LONG_LAST))
+    ratio = found.figures["part_of_bound_ratio"]
+    assert ratio is not None and (ratio > 1.0) == beats
+    assert found.summary.endswith("layers on the stages" + repartition_stages.BEATS_EVEN * beats)
+
+
 def test_known_layers_are_found_again() -> None:
     """Layer times and what the ends compute beside them are those of the generator."""
     model = model_of(measure_layered(SPEC, LONG_LAST))

@@ -45,6 +45,7 @@ from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.feature import Feature
 from diagnose.model.optype import Op
 from diagnose.model.recording import Account, Unobserved
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence
 from diagnose.report import words
 from tests.fixture_jobs import FIXTURES
@@ -562,6 +563,28 @@ def test_forwards_that_are_late_without_a_row_that_says_so(silent_share: float |
     assert (found.title == "unknown cause: late forwards where data is read") == silent
 
 
+@pytest.mark.parametrize(("inside_s", "which"), [(0.9, "late"), (1.1, "long")])
+def test_forwards_that_stand_still_are_not_late(inside_s: float, which: str) -> None:
+    """Where more of it lies in forwards than before them they have begun, and the batch is there."""
+    base = job("healthy")
+    zeros = base.breakdown.stalls.inside_s * 0.0
+    places = np.full(zeros.shape, StallKind.INPUT, dtype=np.int8)
+    inside, before = zeros.copy(), zeros.copy()
+    inside[0, 0, 0, 0, 0], before[0, 0, 0, 1, 0] = inside_s, 1.0
+    stalls = dataclasses.replace(base.breakdown.stalls, inside_s=inside, before_s=before, inside=places, before=places)
+    breakdown = dataclasses.replace(base.breakdown, stalls=stalls)
+    features = {**base.features, "input.silent_share": Feature(1.0)}
+    analysis = dataclasses.replace(base, breakdown=breakdown, features=features)
+    assert report_unknown(analysis, "input-delay", LEAST).title == f"unknown cause: {which} forwards where data is read"
+
+
+@pytest.mark.parametrize(("doubt", "late"), [(0.0, False), (None, False), (0.495, True)])
+def test_pauses_before_steps_that_may_be_saves_are_told_by_their_place(doubt: float | None, *, late: bool) -> None:
+    """They are no pauses like those of garbage collection, which begin in forwards."""
+    found = report_unknown(with_features(job("healthy"), collection__saved_doubt=doubt), "gc-pause", LEAST)
+    assert (found.title == "unknown cause: steps that begin late") == late
+
+
 @pytest.mark.parametrize(
     ("slowdown", "rest", "noise"),
     [(1.0995, False, False), (1.1005, False, True), (1.2495, False, True), (1.2505, True, True), (0.9, False, False)],
@@ -967,6 +990,28 @@ def test_the_clock_that_is_furthest_off_is_told() -> None:
     off_s[1, 0], off_s[0, 1] = -0.25, 0.125
     (said,) = [text for text in list_caveats(dataclasses.replace(base, clock_offset_s=off_s)) if "clocks" in text]
     assert said.startswith("clocks differ: the worker at dp 1, stage 0 is off by -0.25 s;")
+
+
+@pytest.mark.parametrize(("times", "told"), [(0.99, []), (1.01, ["clocks of members differ", "clocks differ"])])
+@pytest.mark.parametrize("has_transfers", [True, False])
+def test_clocks_are_told_that_are_off_by_more_than_a_transfer(
+    times: float, told: list[str], *, has_transfers: bool
+) -> None:
+    """Or by half a percent of the step where none is: less is corrected, and makes no message arrive before it is sent."""
+    base = job()
+    links_s, group_s = np.array([[0.001], [0.003], [np.nan]]), np.full(3, 0.01)
+    if not has_transfers:
+        links_s[:], group_s[:] = np.nan, np.nan
+    off_s = np.zeros((*base.clock_offset_s.shape, 2))
+    off_s[1, 0, 1] = times * (0.002 if has_transfers else 0.005 * base.gains.recorded_s)
+    members: Any = SimpleNamespace(clock_s=off_s)
+    found = dataclasses.replace(
+        base,
+        trace=dataclasses.replace(base.trace, members=members),
+        transfers=dataclasses.replace(base.transfers, link_s=links_s, group_s=group_s),
+        clock_offset_s=off_s[..., 1],
+    )
+    assert [text.split(":")[0] for text in list_caveats(found) if "clocks" in text] == told
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.0099, False), (0.0101, True)])

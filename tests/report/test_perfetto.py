@@ -390,7 +390,7 @@ def test_random_jobs(seed: int) -> None:
 
 def test_clocks_that_disagree_are_corrected() -> None:
     """Where clocks differ the picture shows corrected times, as everything but S, and says so."""
-    shape = dataclasses.replace(random_shape(2), n_steps=3, clock_error_s=0.02)
+    shape = dataclasses.replace(random_shape(2), n_steps=3, clock_error_s=0.1)
     data = prepare_report(Request(to_file(random_job(shape, 2), shape.meta), name="random"))
     picture = render(data)
     taken = import_events(picture.content)

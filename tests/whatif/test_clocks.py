@@ -63,7 +63,11 @@ def test_clocks_change_neither_verdict_nor_gains(kind: str, size_s: float) -> No
     for name in set(before.alone_s) | set(after.alone_s):
         assert after.recoverable(name) == pytest.approx(before.recoverable(name), abs=0.005), name
     dp, stage = np.unravel_index(int(np.abs(true_s).argmax()), true_s.shape)
-    (warning,) = [text for text in found.warnings if "clock" in text]
+    warnings = [text for text in found.warnings if "clock" in text]
+    if kind == "one stage" and size_s < 0.02:  # its collectives take 60 ms
+        assert not warnings
+        return
+    (warning,) = warnings
     if spec.dp * spec.pp > 2:  # of two workers either may be the one that is off
         assert f"dp {dp}, stage {stage}" in warning
 

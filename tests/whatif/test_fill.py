@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from diagnose.faults.generate import generate
+from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
@@ -217,6 +218,17 @@ def test_stretches_of_lost_rows_leave_the_step_as_long(
         lost |= np.asarray(pc.equal(table["optype"], "gc"))
     fidelity = diagnose_table(table.filter(pa.array(~lost))).fidelity
     assert fidelity.replay_error < 0.005
+
+
+@pytest.mark.parametrize("p2p", ["asynchronous", "blocking"])
+def test_a_slow_link_costs_as_much_where_a_tenth_of_the_rows_is_lost(p2p: Any) -> None:
+    """A lost end of a message takes as long as the other end says, and the link is mended for it, too."""
+    spec = JobSpec(pp=4, dp=2, microbatches=8, steps=24, noise=0.3, p2p=p2p, clip="all")
+    table = generate(spec, [NetworkFault(scope="link", dp_rank=1, stage=1, slowdown=20.0)]).trace
+    kept = np.random.default_rng(1).random(len(table)) >= 0.1
+    (whole,), (left,) = (diagnose_table(each).causes for each in (table, table.filter(pa.array(kept))))
+    assert left.cause == whole.cause == "network-fault"
+    assert left.recoverable == pytest.approx(whole.recoverable, rel=0.05)
 
 
 @pytest.mark.parametrize("vpp", [1, 2])

@@ -13,7 +13,6 @@ from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import lower_median, median, nan_median, nan_quantile, upper_level, upper_stretch
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.computes import DIRECTION_OF, gather_seconds
-from diagnose.whatif.delays import recorded
 from diagnose.whatif.graph import flatten
 from diagnose.whatif.levels import take
 from diagnose.whatif.observed import Observed, are_gathered_anew
@@ -202,14 +201,24 @@ def transfer_excess(
             for node, seconds in zip(at.tolist(), own, strict=True):
                 excess = np.where(seconds > longest, seconds - usual, 0.0)
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
-                excess = recorded(o, node, np.maximum(excess, 0.0))
+                excess = _recorded(o, node, np.maximum(excess, 0.0))
                 if excess.any():
                     found[node] = excess + found.get(node, 0.0)
                     spread_s[node] = max(spread, spread_s.get(node, 0.0))
     for node, seconds in in_rings_s.items():
-        found[node] = np.maximum(found.get(node, 0.0), recorded(o, node, seconds))
+        found[node] = np.maximum(found.get(node, 0.0), _recorded(o, node, seconds))
         spread_s.setdefault(node, LEAST_SPREAD_SHARE * step_s)
     return found, spread_s
+
+
+def _recorded(o: Observed, node: int, excess: Seconds) -> Seconds:
+    """Leave out what was filled in at all ends: any end that was recorded says how long all of them took."""
+    if o.block.filled is None:
+        return excess
+    gone = np.all(o.block.filled[o.graph.members_of(node)], axis=0)
+    if o.graph.moves.across_dp[o.graph.starts_in[node]]:
+        gone = np.all(gone, axis=1, keepdims=True)
+    return np.where(gone, 0.0, excess)
 
 
 def _is_of_few_ranks(slow: Bools) -> bool:
