@@ -572,12 +572,6 @@ def test_what_costs_more_than_it_gives_is_not_said(share: float, is_said: bool) 
     assert {cause.cause for cause in causes} == {"worker-fault", *(["stage-imbalance"] * is_said)}
 
 
-def test_nothing_is_said_first_that_gives_nothing_alone() -> None:
-    """Where no cause gives enough alone there is none after which another one could."""
-    analysis = with_gains(measured(SPEC, *BOTH).analysis, price=None, worker=(-0.02, 0.3), stage=(0.01, 0.3))
-    assert reach(analysis).causes == ()
-
-
 def test_a_cause_gives_back_what_mending_the_named_workers_gives() -> None:
     """Where a component lies on others than the named workers too, `recoverable` is the price of the named ones."""
     faults = (WorkerFault(places=((1, 2),), slowdown=1.6), WorkerFault(places=((3, 0),), slowdown=1.02))
