@@ -161,14 +161,14 @@ def carry_over(rows: Evidence, trace: Trace) -> Evidence:
         first_s = begins_s[at, rows.dp, rows.stage]
     over &= rows.end_s > shift_s
     again, by_s = rows.take(over), shift_s[over]
-    start_s, end_s = again.start_s - by_s, np.minimum(again.end_s - by_s, first_s[over])
+    start_s, end_s = again.start_s - by_s, np.fmin(again.end_s - by_s, first_s[over])
     return Evidence.join(
         [rows, dataclasses.replace(again, step=again.step + 1, start_s=np.minimum(start_s, end_s), end_s=end_s)]
     )
 
 
 def _span_steps(rows: Evidence, trace: Trace, every_step: Ints) -> tuple[Seconds, Seconds]:
-    """Say when each worker begins and ends each step, its rows included: shape (n_steps, n_dp, n_stages), NaN where unknown."""
+    """Say when each worker begins and ends each step, its rows included: shape (n_steps, n_dp, n_stages), NaN if unknown."""
     n_stages = 1 + int(max(block.nodes.stage.max() for block in trace.blocks))
     begins_s, ends_s = np.full((2, len(every_step), trace.blocks[0].n_dp, n_stages), np.nan)
     for block in trace.blocks:
@@ -181,7 +181,7 @@ def _span_steps(rows: Evidence, trace: Trace, every_step: Ints) -> tuple[Seconds
             )
     known = np.isin(rows.step, every_step)
     place = np.searchsorted(every_step, rows.step[known]), rows.dp[known], rows.stage[known]
-    np.fmax.at(ends_s, place, rows.end_s[known])
+    np.maximum.at(ends_s, place, rows.end_s[known])
     return begins_s, ends_s
 
 

@@ -212,6 +212,11 @@ def test_rows_go_on_in_the_next_step_where_each_has_its_own_times() -> None:
     found = carry_over(rows, trace)
     assert found.step.tolist() == [5, 6, 7, 6, 7]
     assert (found.start_s[3:].tolist(), found.end_s[3:].tolist()) == ([0.0, 0.0], [1.5, 2.0])
+    # Where rows are lost nobody knows when a worker was through, and other rows do not say.
+    trace.blocks[0].end_s = np.array([[[8.0, 8.0], [NAN, NAN], [NAN, NAN], [8.0, 8.0]]])
+    two = dataclasses.replace(rows_of((Op.GC, 6, 8.0, 10.0), (Op.GC, 6, 4.0, 5.0)), dp=np.array([0, 1]))
+    assert carry_over(two, trace).step.tolist() == [6, 6]
+    trace.blocks[0].end_s = np.full((1, 4, 2), 8.0)
     # Where all log, all are through as late.
     both = [(Op.CHECKPOINT, 5, 8.0, 10.0), (Op.CHECKPOINT, 5, 8.0, 10.0)]
     everybody = dataclasses.replace(rows_of(*both), dp=np.array([0, 1]))
