@@ -255,14 +255,35 @@ def _doubt_host(forward: float, backward: float) -> float:
 
 
 def _doubt_documents(breakdown: Breakdown) -> float:
-    """Say how probable it is that slow workers have longer documents: whole replicas, all the time, by what documents differ by."""
+    """Say how probable it is that slow workers have longer documents: whole replicas, all the time, by what documents differ by.
+
+    Or one worker that is hardly slower than the other stages of its replica are, which vary as much from step to step.
+    """
     slow = breakdown.slow_workers
     replicas = np.asarray(slow.all(axis=1))
-    if breakdown.has_token_costs or (slow & ~replicas[:, None]).any() or _count_began(breakdown):
+    if breakdown.has_token_costs:
+        return 0.0
+    if slow.sum() == 1 and slow.shape[1] > 1 and _varies_with_replica(breakdown):
+        return DOCUMENTS_CHANCE
+    if (slow & ~replicas[:, None]).any() or _count_began(breakdown):
         return 0.0
     uneven = (1.0 - breakdown.microbatch_ordinary) * np.log(breakdown.microbatch_ratio[0])
     behind = np.log(breakdown.worker_ratio).mean(axis=(0, 1, 2))[replicas]  # (n_replicas,)
     return DOCUMENTS_CHANCE if behind.max() <= DOCUMENTS_DEVIATIONS * uneven[..., replicas].std() else 0.0
+
+
+def _varies_with_replica(breakdown: Breakdown) -> bool:
+    """Say whether the slow worker is slow by what the other stages of its dp rank are, and these vary as much over the steps."""
+    ((dp, stage),) = np.argwhere(breakdown.slow_workers).tolist()
+    n_stages = breakdown.slow_workers.shape[1]
+    pace = nan_median(breakdown.alike_s[:2, ..., dp], axis=2) / breakdown.typical_s[:2, :, None]
+    level = (
+        np.log(pace / breakdown.step_ratio[:2, None]).mean(axis=0).reshape(-1, n_stages, pace.shape[-1]).mean(axis=0)
+    )
+    at = is_slow(np.log(breakdown.worker_ratio[:, stage::n_stages, :, dp]).mean(axis=(0, 1)))
+    own, others = level[stage, at], np.delete(level, stage, axis=0)[:, at].mean(axis=0)
+    most = MOST_OF_IT * float(np.nanmean(own))
+    return bool(np.nanmean(own - others) < most < np.nanstd(others))
 
 
 def is_slow(behind: Seconds) -> Bools:

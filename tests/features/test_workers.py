@@ -129,6 +129,21 @@ def test_a_slow_replica_may_have_longer_documents(
 
 
 @pytest.mark.parametrize(
+    ("others", "varies", "doubt"), [(1.5, True, DOCUMENTS_CHANCE), (1.5, False, 0.0), (1.0, True, 0.0)]
+)
+def test_a_worker_that_is_as_slow_as_its_replica_may_have_its_documents(
+    others: float, varies: bool, doubt: float
+) -> None:
+    """One of two stages is over the limit, the other is as slow in the same steps: where steps differ as much documents do that."""
+    parts, factors = slowed({(1, 1): 1.5}), np.tile([0.6, 1.4], N_STEPS // 2) if varies else np.ones(N_STEPS)
+    compute_s = parts.compute_s.copy()
+    compute_s[..., 1] *= factors
+    compute_s[:, 0, ..., 1] *= others
+    found = measure_workers(dataclasses.replace(parts, compute_s=compute_s), what_if())
+    assert found["worker.documents_doubt"].value == doubt
+
+
+@pytest.mark.parametrize(
     ("workers", "doubt"), [([(0, 1), (1, 1)], STAGE_CHANCE), ([(1, 1)], 0.0), ([(0, 1), (1, 1), (1, 0)], 0.0)]
 )
 def test_a_whole_stage_that_falls_behind_may_have_more_work(workers: list[tuple[int, int]], doubt: float) -> None:
