@@ -171,7 +171,7 @@ def _describe_stop(analysis: Analysis, component: str) -> tuple[str, str, When] 
 def _find_worst_step(analysis: Analysis, component: str) -> tuple[int, float, float]:
     """Give the step that loses most to a component, the seconds, and which part they are of all that it costs."""
     gains = analysis.gains
-    lost_s = np.maximum(gains.replayed_steps_s - gains.alone_steps_s[component], 0.0)
+    lost_s = np.maximum(gains.replayed_steps_s - gains.alone_steps_s.get(component, gains.replayed_steps_s), 0.0)
     at = int(lost_s.argmax())
     return (
         int(analysis.breakdown.steps[at]),
