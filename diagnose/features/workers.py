@@ -235,15 +235,21 @@ def _doubt_layout(breakdown: Breakdown) -> float:
 def _doubt_loader(breakdown: Breakdown) -> float:
     """Say how probable it is that slow workers wait for input: a loader inside forwards holds up those of the first chunk alone.
 
-    Another slow worker beside them, which costs less, says nothing of them.
+    Or, with its labels, those of the model's end on the same dp ranks, too. Another slow worker beside them, which costs less, says
+    nothing of them.
     """
-    first, ratio = slice(None, None, breakdown.slow_workers.shape[1]), breakdown.worker_ratio.max(axis=(2, 3))
-    elsewhere = max(float(ratio[1:, first].max()), float(ratio[0, first][1:].max(initial=1.0)))
-    little = max(np.log(SLOW_DIRECTION_RATIO), SLOW_DIRECTION_SHARE * np.log(float(ratio[0, 0])))
-    if not np.log(elsewhere) < little:
-        return 0.0
+    n_stages, ratio = breakdown.slow_workers.shape[1], breakdown.worker_ratio.max(axis=(2, 3))
     longer_s = fill_nan(breakdown.compute_s) * (1.0 - 1.0 / breakdown.worker_ratio[:, :, None])
-    return LOADER_CHANCE if float(longer_s[0, 0].sum()) > MOST_OF_IT * float(longer_s.sum()) else 0.0
+    of_place = longer_s.sum(axis=(2, 3, 4))  # (n_directions, n_virtual)
+    by_stage, last = breakdown.slow_workers.T, len(ratio[0]) - 1
+    for readers in ([0], [0, last]) if n_stages > 1 and (by_stage[0] == by_stage[last % n_stages]).all() else ([0],):
+        theirs = np.isin(np.arange(len(ratio[0])) % n_stages, np.array(readers) % n_stages)
+        elsewhere = np.where(theirs, ratio, 1.0)
+        elsewhere[0, readers] = 1.0
+        little = max(np.log(SLOW_DIRECTION_RATIO), SLOW_DIRECTION_SHARE * np.log(float(ratio[0, readers].min())))
+        if np.log(elsewhere.max()) < little and of_place[0, readers].sum() > MOST_OF_IT * of_place.sum():
+            return LOADER_CHANCE
+    return 0.0
 
 
 def _doubt_host(forward: float, backward: float) -> float:

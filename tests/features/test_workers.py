@@ -84,6 +84,13 @@ def test_long_forwards_of_the_first_stage_may_be_its_loader(
     assert (found["worker.loader_doubt"].value > 0) is doubts
 
 
+@pytest.mark.parametrize(("dp", "backward", "doubts"), [(1, 0.0, True), (0, 0.0, False), (1, 0.5, False)])
+def test_long_forwards_of_both_ends_may_wait_for_inputs_and_labels(dp: int, backward: float, doubts: bool) -> None:
+    """Forwards of the model's end take longer than those of its begin, on the same dp rank: one loader gives both."""
+    found = measure_workers(slowed({(1, 0): 2.0, (dp, 1): 5.0}, backward=backward), what_if())
+    assert (found["worker.loader_doubt"].value > 0) is doubts
+
+
 def test_who_is_slow_by_far_less_is_no_second_one() -> None:
     """Beside a worker that is four times as slow one of 1.06 times is noise: they are neither half of the workers, nor a stage."""
     parts = slowed({(0, 1): 4.0, (1, 1): 1.06}, steps=slice(4, None))
