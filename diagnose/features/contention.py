@@ -9,6 +9,8 @@ from diagnose.numerics.chance import TOSS_UP
 
 #: No compute takes less: keeps ratios finite.
 TINY_S = 1e-12
+#: What gives back less is not said.
+WORTH_SHARE = 0.02
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -24,7 +26,8 @@ READS_AS = {
     "queue.behind_slow_share": "part of the seconds waited that are for transfers which stand out among their like; 0 they are for "
     "ordinary ones, 1 what stops a process, or its network, stops both; misleads where contention slows single transfers",
     "queue.of_slow_share": "part of what comes back without these waits that is gone as well where no transfer is slow, if more "
-    "comes back without these; 0 the waits have a cause of their own, 1 what is waited for is slow; misleads where both are small",
+    "comes back without these and hardly any of it is left; 0 the waits have a cause of their own, 1 what is waited for is slow; "
+    "misleads where both are small",
     "queue.replay_error": "by which part of them steps are off that are replayed with these waits; 0 computes do wait so; misleads "
     "where clocks are coarse",
     "queue.ratio": "time that a held compute waits over its work",
@@ -58,8 +61,8 @@ def measure_contention(breakdown: Breakdown, gains: Gains) -> Features:
 
 
 def _share_of_slow(gains: Gains) -> float:
-    """Say which part of what waits for communication cost slow transfers explain; 0 where less comes back without these."""
-    waits, slow = gains.recoverable("queue"), gains.recoverable("transfer")
-    if not 0.0 < waits <= slow:
+    """Say which part of what waits for communication cost slow transfers explain; 0 where they leave enough to be worth saying."""
+    waits, slow, left = gains.recoverable("queue"), gains.recoverable("transfer"), gains.recoverable_last("queue")
+    if not 0.0 < waits <= slow or left >= WORTH_SHARE:
         return 0.0
-    return float(np.clip(1.0 - gains.recoverable_last("queue") / waits, 0.0, 1.0))
+    return float(np.clip(1.0 - left / waits, 0.0, 1.0))
