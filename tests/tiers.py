@@ -54,7 +54,6 @@ TIERS = {
     "tests/scoring/test_score.py::test_the_number_of_processes_changes_nothing": LONG,
     "tests/scoring/test_sweep.py::test_jobs_of_every_kind_are_found": LONG,
     "tests/features/test_catalogue.py::test_the_catalogue_lists": PLAIN,
-    "tests/features/test_hosts.py": PLAIN,
     "tests/features/test_sequences.py": PLAIN,
     "tests/fixes/test_rebalance_sequences.py::test_predicted_speedups_come_true": LONG,
     "tests/fixes/test_rebalance_sequences.py::test_predicted_speedups_come_true[documents-alone]": PLAIN,
