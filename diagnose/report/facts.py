@@ -13,6 +13,7 @@ from diagnose.model.components import COMPONENTS, STALLED
 from diagnose.model.diagnosis import PROBABLE, Diagnosis
 from diagnose.model.diagnosis_document import LogRestart, LogSpikes, MadeBy
 from diagnose.model.place import Shape
+from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Job
 from diagnose.model.training_log import LogFacts
@@ -457,10 +458,16 @@ def name_refused(fix: RefusedFix) -> str:
 
 
 def predict(fix: Fix) -> str | None:
-    """Say what a replay of a fix predicts; None where no replay does."""
+    """Say what a replay of a fix predicts; None where no replay does.
+
+    What gives too little by itself may give more once others are done, which the plan tells: then nothing is said to pay off.
+    """
     if fix.predicted_step_time is None or fix.predicted_speedup is None:
         return None
-    gain = f"predicted: {words.pace(fix.predicted_step_time, fix.predicted_speedup)}"
+    pace = words.pace(fix.predicted_step_time, fix.predicted_speedup)
+    if fix.predicted_speedup < MIN_SPEEDUP:
+        return f"predicted by itself: {pace}"
+    gain = f"predicted: {pace}"
     steps = fix.figures.get("break_even_steps")
     return gain + (
         f"; a restart pays off after {write_steps(steps, fix.predicted_step_time)}" if steps is not None else ""

@@ -16,7 +16,7 @@ from diagnose.model.cause import Alternative, Cause, EvidenceItem, Fix, NotCheck
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Ledger
 from diagnose.model.place import Link, Where, Worker
-from diagnose.report import markdown, overview, terminal, words
+from diagnose.report import facts, markdown, overview, terminal, words
 from diagnose.report.brief import render
 from diagnose.report.escape import escape
 from diagnose.report.gist import list_reasons
@@ -357,6 +357,16 @@ def test_what_is_doubted_is_told_last() -> None:
         *("expert-imbalance", "stage-imbalance"),
         *("worker-fault", "unknown", "data-loading"),
     ]
+
+
+def test_what_gives_nothing_by_itself_does_not_pay_off() -> None:
+    """A fix that others hide is priced by itself, and no page says after how many steps its restart pays off."""
+    fix = msgspec.structs.replace(worker_fault().causes[0].fixes[0], figures={"break_even_steps": 300})
+    assert "a restart pays off after" in (facts.predict(fix) or "")
+    little = msgspec.structs.replace(fix, predicted_speedup=1.01)
+    assert (facts.predict(little) or "").startswith("predicted by itself: ") and "pays off" not in (
+        facts.predict(little) or ""
+    )
 
 
 def test_what_is_sure_and_small_is_told_last() -> None:
