@@ -283,13 +283,13 @@ def _varies_with_replica(breakdown: Breakdown) -> bool:
     ((dp, stage),) = np.argwhere(breakdown.slow_workers).tolist()
     n_stages = breakdown.slow_workers.shape[1]
     pace = nan_median(breakdown.alike_s[:2, ..., dp], axis=2) / breakdown.typical_s[:2, :, None]
-    level = (
-        np.log(pace / breakdown.step_ratio[:2, None]).mean(axis=0).reshape(-1, n_stages, pace.shape[-1]).mean(axis=0)
-    )
+    logs = np.log(np.maximum(pace / breakdown.step_ratio[:2, None], TINY_S)).mean(axis=0)
+    level = logs.reshape(-1, n_stages, logs.shape[-1]).mean(axis=0)
     at = is_slow(np.log(breakdown.worker_ratio[:, stage::n_stages, :, dp]).mean(axis=(0, 1)))
-    own, others = level[stage, at], np.delete(level, stage, axis=0)[:, at].mean(axis=0)
-    most = MOST_OF_IT * float(np.nanmean(own))
-    return bool(np.nanmean(own - others) < most < np.nanstd(others))
+    own, others = level[stage, at], nan_median(np.delete(level, stage, axis=0)[:, at], axis=0)
+    known = np.isfinite(own) & np.isfinite(others)
+    own, others = own[known], others[known]
+    return len(own) > 0 and bool((own - others).mean() < MOST_OF_IT * own.mean() < others.std())
 
 
 def is_slow(behind: Seconds) -> Bools:

@@ -169,8 +169,7 @@ def carry_over(rows: Evidence, trace: Trace) -> Evidence:
 
 def _span_steps(rows: Evidence, trace: Trace, every_step: Ints) -> tuple[Seconds, Seconds]:
     """Say when each worker begins and ends each step, its rows included: shape (n_steps, n_dp, n_stages), NaN if unknown."""
-    n_stages = 1 + int(max(block.nodes.stage.max() for block in trace.blocks))
-    begins_s, ends_s = np.full((2, len(every_step), trace.blocks[0].n_dp, n_stages), np.nan)
+    begins_s, ends_s = np.full((2, len(every_step), trace.n_dp, trace.n_stages), np.nan)
     for block in trace.blocks:
         at = np.searchsorted(every_step, block.steps)
         for stage in np.unique(block.nodes.stage).tolist():

@@ -202,6 +202,8 @@ def test_rows_go_on_in_the_next_step_where_each_has_its_own_times() -> None:
         step_origin_s=None,
         steps=steps,
         restarted_steps=[],
+        n_dp=2,
+        n_stages=1,
         blocks=[
             SimpleNamespace(
                 nodes=nodes((Op.FORWARD, 0)), start_s=start_s, end_s=np.full((1, 4, 2), 8.0), steps=steps, n_dp=2
