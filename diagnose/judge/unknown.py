@@ -135,7 +135,7 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
     if when.period_steps is not None and not where.workers:
         text += f"; it comes every {when.period_steps:.0f} steps, on nobody more than on others, {AS_PLANNED}"
     step, lost_s, part = _find_worst_step(analysis, component)
-    if when.pattern == "sporadic" and part >= ONE_STEP_SHARE:
+    if once is None and when.pattern == "sporadic" and part >= ONE_STEP_SHARE:
         text += f"; nearly all of it in step {step}, {write_figure(lost_s, 2)} s"
         when = _date_step(analysis, step)
     for fact, missed, components in UNSEEN:

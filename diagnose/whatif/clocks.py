@@ -156,7 +156,7 @@ def carry_over(rows: Evidence, trace: Trace) -> Evidence:
         shift_s = trace.step_origin_s[at] - trace.step_origin_s[before]
     else:
         begins_s, ends_s = _span_steps(rows, trace, every_step)
-        shift_s = nan_quantile(ends_s.reshape(len(every_step), -1), 0.0, axis=1)[before]
+        shift_s = np.fmin.reduce(ends_s, axis=(1, 2))[before]
         # A worker that has begun is through, and how far a step is from the next is known by the ends alone.
         first_s = begins_s[at, rows.dp, rows.stage]
     over &= rows.end_s > shift_s
