@@ -23,6 +23,8 @@ from diagnose.model.trace import Bools, Ints, Seconds
 PROBABILITY = (0.01, 0.3)
 #: No operation stalls for certain, however fragmented memory gets.
 MOST_PROBABLE = 0.9
+#: Of stalls that get more frequent by fewer standard deviations of chance nobody can say that they do.
+VISIBLE_DEVIATIONS = 3.0
 #: Length of a stall in units of a typical forward.
 STALL_RATIO = (0.2, 10.0)
 #: Seconds that all stalls together cost, roughly, for each second of a healthy step.
@@ -72,7 +74,16 @@ class AllocatorStall(Fault):
         """
         everywhere = set(self.on_stages) == set(range(spec.pp)) and self.on_dp_ranks in (None, tuple(range(spec.dp)))
         is_lone = self.on_dp_ranks is not None and len(self.on_dp_ranks) < spec.dp
-        return (self.records and spec.evidence) or self.frequency_growth > 0 or not (everywhere or is_lone)
+        return (self.records and spec.evidence) or self._grows_visibly(spec) or not (everywhere or is_lone)
+
+    def _grows_visibly(self, spec: JobSpec) -> bool:
+        """Say whether as many more stalls are to be expected in the last third of the steps as chance does not explain."""
+        _, probability = self._develop(spec)
+        n_dp = spec.dp if self.on_dp_ranks is None else len(self.on_dp_ranks)
+        per_step = 2 * spec.microbatches * spec.vpp * len(self.on_stages) * n_dp * probability[(self.onset or 0) :]
+        before, late = per_step[: 2 * len(per_step) // 3], per_step[2 * len(per_step) // 3 :]
+        alike = per_step.sum() * len(late) / max(len(per_step), 1)  # of a third of the steps, were all as many
+        return bool(late.sum() - alike > VISIBLE_DEVIATIONS * np.sqrt(alike * len(before) / max(len(per_step), 1)))
 
     def apply(self, inputs: Inputs) -> Inputs:
         """Let some of the forwards and backwards there stall.
@@ -98,15 +109,19 @@ class AllocatorStall(Fault):
 
     def _draw_stalls(self, spec: JobSpec, tasks: Ints) -> tuple[tuple[Ints, Ints, Ints], Seconds, Bools]:
         """Draw which of some tasks stall, on which lanes, for how long, and whether inside; as if on all dp ranks."""
-        rng, numbers = self.random(spec), spec.step_numbers()
-        begin = numbers[self.onset or 0]
-        age = np.maximum(numbers - begin, 0) / max(int(numbers[-1] - begin), 1)
-        probability = np.minimum(self.probability * (1.0 + self.frequency_growth * age), MOST_PROBABLE)
+        rng, (age, probability) = self.random(spec), self._develop(spec)
         stalls = rng.random((len(tasks), spec.steps, spec.dp)) < probability[:, None]
         number, step, dp = np.nonzero(stalls & self._draw_storms(spec))
         log = self.spread * rng.standard_normal(len(number))
         length_s = self.stall_ratio * spec.forward_s * (1.0 + self.length_growth * age[step]) * np.exp(log)
         return (tasks[number], step, dp), length_s, rng.random(len(number)) < self.inside_share
+
+    def _develop(self, spec: JobSpec) -> tuple[Seconds, Seconds]:
+        """Say how far each step is from the first with stalls to the last, 0..1, and how probable a stall is; shape (n_steps,)."""
+        numbers = spec.step_numbers()
+        begin = numbers[self.onset or 0]
+        age = np.maximum(numbers - begin, 0) / max(int(numbers[-1] - begin), 1)
+        return age, np.minimum(self.probability * (1.0 + self.frequency_growth * age), MOST_PROBABLE)
 
     def _draw_storms(self, spec: JobSpec) -> Bools:
         """Draw in which steps memory is near its limit on each rank, shape (n_steps, n_dp)."""

@@ -114,6 +114,8 @@ BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.25, 0.75
 #: part of the steps, or inside forwards, which then began with their batch, fading up to the next. All five real jobs in which
 #: Python collects had that between steps; a sixth that collected every second step had pauses inside forwards in 0.525 of them.
 FIRST_SHARE, SELDOM_SHARE, OFTEN_SHARE, COLLECTED_CHANCE = 0.7, 0.5, 0.8, TOSS_UP
+#: A collector stops a worker once in a step, or twice: who waits this often in a typical step with any waits for something else.
+OFTEN_A_STEP = 3.0
 #: Of fewer steps nobody can say that most of them have waits.
 ENOUGH_STEPS = 6
 #: From so many times the variance of chance on, the workers that wait in a step do so together: for a storage that they share.
@@ -341,9 +343,11 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, r
     # Who records collections records all of them; rows that took nothing are calls that a job made itself.
     records = records_gc or bool(((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s)).any())
     anywhere = len(waited_s) > 1 and first_s.sum() < FIRST_SHARE * waited_s.sum()  # with one stage all forwards read
-    if is_told or records or anywhere or _wait_alike(waited_s):
-        return Feature(0.0)
     hits = waited_s > _least_length(waited_s)
+    long = waits.seconds > _least_length(waits.seconds)
+    again = long.sum() >= OFTEN_A_STEP * hits.sum()
+    if is_told or records or anywhere or again or _wait_alike(waited_s):
+        return Feature(0.0)
     in_step: Bools = np.any(hits, axis=(0, 2))
     often = float(hits.mean(axis=1).max())
     if hits.shape[1] < ENOUGH_STEPS:
@@ -355,7 +359,12 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, r
     _, regularity, chance = find_period(breakdown.steps[in_time], in_step[in_time])
     is_one = hits.any(axis=1).sum() == 1
     counts_steps = is_one and hits.sum() >= MIN_PERIODIC and regularity >= REGULAR and chance <= PERIOD_CHANCE
-    return Feature(0.0 if counts_steps or _are_together(hits) else COLLECTED_CHANCE * seldom)
+    if counts_steps or _are_together(hits):
+        return Feature(0.0)
+    # Between steps they stop the first stage, too, and they choose none.
+    n_workers = int(waited_s.any(axis=1).sum())
+    by_chance = 1.0 if waited_s[0].any() else float(len(waited_s)) ** (1 - n_workers)
+    return Feature(COLLECTED_CHANCE * seldom * by_chance)
 
 
 def _wait_alike(waited_s: Seconds) -> bool:

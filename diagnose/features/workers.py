@@ -44,6 +44,8 @@ READS_AS = {
 #: A worker is slow in the steps in which it is behind by more than this part of what it is behind at most; the most is a quantile,
 #: as one step may be extreme (both as for any effect in `onset`).
 SLOW_STEP_SHARE = 0.5
+#: Layers take as long in each step, a worker may not: what is slow in fewer of them is no long stage.
+MOST_STEPS = 0.75
 MOST_QUANTILE = 0.9
 #: What costs more than this part of what all slow workers cost is most of it.
 MOST_OF_IT = 0.5
@@ -190,7 +192,9 @@ def _doubt_stage(breakdown: Breakdown) -> float:
     if n_stages == 1:
         return 0.0
     if n_dp == 1:
-        return 0.0 if _has_begun(breakdown, slow_workers(breakdown)[0]) else LAYERS_CHANCE
+        behind = is_slow(slow_steps(breakdown, slow_workers(breakdown)[0])[1])
+        is_always = bool(behind[:FIRST_STEPS].any()) and behind.mean() > MOST_STEPS
+        return LAYERS_CHANCE if is_always else 0.0
     return STAGE_CHANCE if _whole_stages(breakdown).any() else 0.0
 
 

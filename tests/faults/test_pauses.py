@@ -186,6 +186,22 @@ def test_stalls_hit_both_directions_of_their_place_alone() -> None:
     assert everywhere.workers(LONG) == () and everywhere.stages(LONG) == (1,)
 
 
+@pytest.mark.parametrize(
+    ("stages", "dp_ranks", "growth", "tellable"),
+    [((0, 1), None, 1.5, True), ((0, 1), None, 0.3, False), ((0,), None, 0.0, True), ((0,), (1,), 0.3, False)],
+    ids=["everywhere", "everywhere, as often as ever", "a stage", "a worker, as often as ever"],
+)
+def test_an_allocator_is_told_by_its_place_or_its_growth(
+    stages: tuple[int, ...], dp_ranks: tuple[int, ...] | None, growth: float, tellable: bool
+) -> None:
+    """What stalls all workers, or one, as often to the end as before looks like noise, or like stops of a process."""
+    spec = JobSpec(pp=2, dp=8, microbatches=16, steps=40, evidence=False)
+    fault = AllocatorStall(on_stages=stages, on_dp_ranks=dp_ranks, probability=0.02, frequency_growth=growth)
+    assert fault.tellable(spec) == tellable
+    assert dataclasses.replace(fault, records=True).tellable(dataclasses.replace(spec, evidence=True))
+
+
+
 def test_stalls_become_more() -> None:
     """With a growth of 3 the last third of a trace has more than twice the stalls of the first, and without about as many."""
     for growth, low, high in ((3.0, 1.8, 5.0), (0.0, 0.6, 1.5)):

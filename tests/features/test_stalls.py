@@ -591,6 +591,25 @@ def test_with_one_stage_waits_before_any_forward_may_be_collections(n_stages: in
     assert values(parts, "input")["collected_doubt"] == doubt
 
 
+@pytest.mark.parametrize(("often", "doubt"), [(2.0, 0.0), (2.1, COLLECTED_CHANCE)])
+def test_a_collector_does_not_stop_a_worker_time_and_again(
+    often: float, doubt: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one stage, each worker before both forwards of steps of its own."""
+    monkeypatch.setattr("diagnose.features.stalls.OFTEN_A_STEP", often)
+    late = {(FORWARD, 0, mb, step, dp): 2.0 for step, dp in ((1, 0), (3, 1), (4, 2), (6, 0)) for mb in (0, 1)}
+    parts = stalled(before=of(StallKind.INPUT, late), n_stages=1, n_dp=3)
+    assert values(parts, "input")["collected_doubt"] == doubt
+
+
+@pytest.mark.parametrize(("n_dp", "stage", "chance"), [(6, 2, 3**-5), (1, 2, 1.0), (6, 0, 1.0)])
+def test_collections_choose_no_stage(n_dp: int, stage: int, chance: float) -> None:
+    """Six workers of the last of three stages wait, and no others: labels. Between steps collections show on the first alone."""
+    late = {(FORWARD, stage, 0, dp, dp): 2.0 for dp in range(n_dp)}
+    parts = stalled(before=of(StallKind.INPUT, late), n_stages=3, n_dp=6)
+    assert values(parts, "input")["collected_doubt"] == pytest.approx(COLLECTED_CHANCE * chance)
+
+
 @pytest.mark.parametrize(("n_together", "doubt"), [(4, COLLECTED_CHANCE), (8, 0.0)])
 def test_few_steps_with_waits_of_several_may_be_chance(n_together: int, doubt: float) -> None:
     """Of eight steps one has four of seven waits by chance, 2.1 times the usual variance, but not eight of eleven, 5.4 times."""

@@ -197,6 +197,19 @@ def test_a_worker_that_is_slow_for_one_of_its_members() -> None:
     assert by_member["worker.growth_doubt"].value == 0.0
 
 
+@pytest.mark.parametrize(("n_steps", "doubt"), [(N_STEPS, LAYERS_CHANCE), (N_STEPS // 2, 0.0)])
+def test_layers_are_long_in_each_step(n_steps: int, doubt: float) -> None:
+    """With one dp rank: what is slow in half of the steps, the first among them, is no long stage."""
+    parts = slowed({(0, 1): 1.5}, steps=slice(0, n_steps))
+    alone = dataclasses.replace(
+        parts,
+        slow_workers=np.array([[False, True]]),
+        worker_ratio=parts.worker_ratio[..., :1],
+        compute_s=parts.compute_s[..., :1],
+    )
+    assert measure_workers(alone, what_if())["worker.stage_doubt"].value == doubt
+
+
 def test_who_began_beside_the_slowest_does_not_tell_it_from_a_long_stage() -> None:
     """With one dp rank: stage 0 is long from the start, stage 1 a little from a later step on; and the other way round."""
     for late, doubt in ((1, LAYERS_CHANCE), (0, 0.0)):

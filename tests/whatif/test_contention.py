@@ -205,6 +205,19 @@ def test_transfers_that_stand_out_are_far_from_those_of_their_worker(others_s: f
     assert _count_behind([o], [waits], [{1: np.full((1, 1), 8.5)}]) == (behind_s, 9.0)
 
 
+@pytest.mark.parametrize(("alone_s", "behind_s"), [(1.0, 9.0), (9.0, 0.0)])
+def test_transfers_that_are_as_long_where_nothing_waits_did_not_stand_still(alone_s: float, behind_s: float) -> None:
+    """One step of twelve waits for a recv of 9 s beside others of 1 s: in the other steps it is short, or as long by itself."""
+    nodes = SimpleNamespace(op=np.array([Op.BACKWARD, *[Op.FORWARD_RECV] * 3]), stage=np.zeros(4, dtype=int))
+    end_s = np.ones((4, 12, 1))
+    end_s[1] = alone_s
+    end_s[1, 0] = 9.0
+    o: Any = SimpleNamespace(block=SimpleNamespace(nodes=nodes, start_s=np.zeros(end_s.shape), end_s=end_s))
+    at = np.arange(12)[:, None] == 0
+    waits = Waits({0: np.where(at, 9.0, 0.0)}, {0: {1: at}})
+    assert _count_behind([o], [waits], [{1: np.full((12, 1), 8.5)}]) == (behind_s, 9.0)
+
+
 @pytest.mark.parametrize("case", ["backwards behind recvs", "backwards behind gradients"])
 def test_late_computes_whose_hosts_take_a_moment(case: str) -> None:
     """They begin up to 6% of their length after what they waited for has ended, each by another part: they waited all the same."""

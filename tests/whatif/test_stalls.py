@@ -14,6 +14,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind, Stalls
+from diagnose.whatif.components.malloc_pause import _choose_stages
 from diagnose.whatif.components.start_delay import find_begun
 from diagnose.whatif.stalls import _length_apart, _list_followers, attribute_stalls
 from tests.features.hand import evidence
@@ -231,6 +232,17 @@ def test_who_takes_a_part_longer_now_and_then_is_slow(seed: int, of_backward: fl
     inside_s = at_random(marked((FORWARD, BACKWARD), 0, dp=dp), 0.4, seed)
     inside_s[BACKWARD] *= of_backward
     assert share_of(judged(inside_s), kind) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("workers", "n_by_chance"),
+    [([(0, 1)], 1), ([(0, 1), (0, 3)], 2), ([(0, 1), (0, 2)], 1), ([(0, 1), (1, 3)], 1), ([(0, 0), (0, 2), (0, 5)], 4)],
+)
+def test_machines_choose_no_stage(workers: list[tuple[int, int]], n_by_chance: int) -> None:
+    """Of two stages: each worker but the first is on the same one by chance once in two times; neighbours may be of one host."""
+    marked = np.zeros((2, 7), dtype=bool)
+    marked[tuple(np.transpose(workers))] = True
+    assert _choose_stages(marked) == pytest.approx(np.log(n_by_chance))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from diagnose.faults.allocator_stall import AllocatorStall
 from diagnose.faults.checkpoint_stall import CheckpointStall
 from diagnose.faults.data_loading import DataLoading
 from diagnose.faults.decoys import OrdinaryLoads
@@ -86,6 +87,17 @@ def test_labels_alone_may_be_late(every_microbatch: bool, pp: int) -> None:
     assert [alternative.cause for alternative in cause.alternatives] == ["unknown"]
     assert cause.recoverable == pytest.approx(recoverable, abs=TOLERANCE)
     assert {(worker.dp, worker.pp) for worker in cause.where.workers} == {(1, pp - 1)}
+
+
+def test_labels_that_are_late_now_and_then_are_late_on_one_stage() -> None:
+    """All ranks of the last stage wait in a third of the steps, beside a worker of another that stalls: collections choose none."""
+    late = DataLoading(kind="late-labels-alone", wait_ratio=9.0, probability=0.3, reads_last=True, reads_first=False)
+    stalls = AllocatorStall(on_stages=(1,), on_dp_ranks=(0,), stall_ratio=2.0, probability=0.1)
+    job = generate(dataclasses.replace(SPEC, dp=8, evidence=False), [late, stalls])
+    diagnosis = diagnose_table(job.trace)
+    (cause,) = [cause for cause in diagnosis.causes if cause.cause == "data-loading"]
+    assert {worker.pp for worker in cause.where.workers} <= {3} and cause.confidence > 0.5
+    assert all(cause.cause != "garbage-collection" for cause in diagnosis.causes)
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-v", "dualpipev"])

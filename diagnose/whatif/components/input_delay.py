@@ -108,10 +108,16 @@ def _find_readers(found: LongStalls) -> list[int]:
 
 
 def _are_labels_late(found: LongStalls, last: int) -> bool:
-    """Say whether ranks of the stage that ends the model alone begin forwards late, in most steps the first, or every one."""
-    late = found.long[0, last] & (found.stalls.before_s > found.stalls.inside_s)[0, last]
-    if not late.any() or late.sum() < found.long.sum():
+    """Say whether ranks of the stage that ends the model alone begin forwards late, in most steps the first, or every one.
+
+    Or more of them than chance puts on that stage: collections choose none.
+    """
+    all_late = found.long & (found.stalls.before_s > found.stalls.inside_s)
+    late = all_late[0, last]
+    if not late.any() or late.sum() < all_late.sum() or found.long[1:, last].any():
         return False
+    if float(found.n_stages) ** (1 - int(late.any(axis=(0, 1)).sum())) < CHANCE:
+        return True
     in_steps = late.any(axis=0).sum(axis=0)  # (n_dp,)
     often = (in_steps >= MIN_STALLS) & (in_steps > MAX_COLLECTIONS_A_STEP * late.shape[1])
     return bool(often[in_steps > 0].all() and (late[0].sum() == late.sum() or _is_each(late)))

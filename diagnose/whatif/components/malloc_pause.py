@@ -65,7 +65,7 @@ def attribute_to_allocator(found: LongStalls) -> None:
     # Of any size: those of one size take the same seconds. Where all ranks of a stage have it no single worker is slow.
     theirs = np.tile(most, (n_chunks, 1))[:, None, None, :] & (found.share > 0)
     odds = weigh_part_against_length(theirs, found.share, found.stalls.inside_s + found.stalls.before_s)
-    is_slow = odds > -np.log(CHANCE)
+    is_slow = odds - _choose_stages(most) > -np.log(CHANCE)
     # Memory fills up on the first stages, and ever more; else it is the machine, unless rows tell of the allocator.
     is_told = bool(np.any(found.stalls.told_of(StallKind.ALLOCATION)))
     is_slow |= bool(most[1:].any()) and not is_told and not _grow(stalled.sum(axis=(1, 3)), exists.sum(axis=(1, 3)))
@@ -111,6 +111,15 @@ def _find_subset(stalled: Ints, there: Ints) -> Bools:
             break
         marked = marked | mask
     return marked
+
+
+def _choose_stages(most: Bools) -> float:
+    """Give the log odds against chance that several workers lie on so few stages; shape (n_stages, n_dp).
+
+    Machines choose no stage, memory does. Neighbours on a stage may be of one host, and are one.
+    """
+    n_apart = int((most & ~np.roll(most, 1, axis=1)).sum())
+    return max(n_apart - 1, 0) * float(np.log(len(most) / max(most.any(axis=1).sum(), 1)))
 
 
 def _grow(stalled: Ints, there: Ints) -> bool:

@@ -26,6 +26,8 @@ OF_SLOW_SHARE = 0.75
 #: contention where most of their seconds are for such.
 FAR_SHARE = BEHIND_SHARE = 0.5
 FAR_RATIO = 2.0
+#: Of fewer transfers that nothing waits for nobody can say how long they take by themselves.
+MIN_ALONE = 10
 TINY_S = 1e-12
 
 
@@ -113,7 +115,10 @@ def _count_behind(
                     if like not in usual:
                         usual[like] = np.median(took_s[(nodes.op == like[0]) & (nodes.stage == like[1])], axis=(0, 1))
                     is_far = excess[source] > FAR_SHARE * took_s[source]
-                    behind_s += float(seconds[at & is_far & (took_s[source] > FAR_RATIO * usual[like])].sum())
+                    # What takes as long while nothing waits for it is slow by itself, and no process stood still.
+                    alone_s = took_s[source][~at]
+                    usual_s = np.maximum(usual[like], np.median(alone_s) if len(alone_s) >= MIN_ALONE else 0.0)
+                    behind_s += float(seconds[at & is_far & (took_s[source] > FAR_RATIO * usual_s)].sum())
     return behind_s, all_s
 
 
