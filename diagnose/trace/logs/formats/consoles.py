@@ -38,7 +38,7 @@ from typing import Literal
 import numpy as np
 
 from diagnose.model.training_log import LogEventKind
-from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, LogBuilder, is_whole
+from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, NOMINAL, LogBuilder, is_whole
 from diagnose.trace.logs.log_format import LineReader, LogFormat
 from diagnose.trace.logs.stamps import HEAD_BYTES, find_stamp
 
@@ -48,8 +48,6 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _CUT = {b"K": 1e3, b"M": 1e6, b"G": 1e9, b"B": 1e9}
 #: Numbers that have no fraction.
 _WHOLE = ("step", "total", "epoch", "length", "batch")
-#: Tokens that seconds are told of where only a rate is.
-NOMINAL = 1_000_000
 #: Readings of clocks, and means since something began, with the seconds in each.
 _CLOCKS = {"clock_s": 1.0, "clock_ms": 1e-3, "mean_s": 1.0, "lap_s": 1.0, "lap_rate": 1.0}
 #: The usual digits of numbers; those of all others may have a fraction.
