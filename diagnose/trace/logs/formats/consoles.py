@@ -30,6 +30,7 @@ lightly-ai/lightly-train, the task's train loop.
 """
 
 import dataclasses
+import functools
 import math
 import re
 from array import array
@@ -39,7 +40,7 @@ import numpy as np
 
 from diagnose.model.training_log import LogEventKind
 from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, NOMINAL, LogBuilder, is_whole
-from diagnose.trace.logs.log_format import LineReader, LogFormat
+from diagnose.trace.logs.log_format import LogFormat
 from diagnose.trace.logs.stamps import HEAD_BYTES, find_stamp
 
 #: Seconds in each unit that a pattern names.
@@ -341,10 +342,6 @@ def _number(text: bytes | None) -> float:
 
 def _make_format(console: Console) -> LogFormat:
     """Make the format of a console."""
-
-    def make_reader(log: LogBuilder) -> LineReader:
-        return _Reader(log, console)
-
     return LogFormat(
         name=console.name,
         title=console.title,
@@ -352,7 +349,7 @@ def _make_format(console: Console) -> LogFormat:
         example=console.example,
         step_marks=console.marks,
         marks=tuple(event.mark for event in console.events),
-        reader=make_reader,
+        reader=functools.partial(_Reader, console=console),
         is_mean=console.is_mean,
     )
 
