@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -50,18 +50,8 @@ if TYPE_CHECKING:
 )
 @quiet_option
 @look_options
-def machines_command(  # noqa: PLR0913 - one argument an option
-    *,
-    source: str,
-    output_format: str,
-    output: str | None,
-    minutes: float,
-    at: str | None,
-    roles: Path | None,
-    fail_on: tuple[str, ...],
-    quiet: bool,
-    no_color: bool,
-    width: int | None,
+def machines_command(
+    *, source: str, minutes: float, at: str | None, roles: Path | None, fail_on: tuple[str, ...], **given: Any
 ) -> int:
     """Say which machine is faulty, from telemetry alone: what its exporters measured, with no trace of the job.
 
@@ -72,16 +62,16 @@ def machines_command(  # noqa: PLR0913 - one argument an option
     from diagnose.report import machines as page
     from diagnose.telemetry.read import read_telemetry
 
+    look = Options(**given)
     trips = _read_gate(fail_on)
     until_s = None if at is None else _read_time(at)
     layout = None if roles is None else _read_roles(roles)
     end_s = time.time() if until_s is None and "://" in source else until_s
     begin_s = None if end_s is None else end_s - 60.0 * minutes
-    with StageDisplay("telemetry", shown=not quiet and is_terminal(sys.stderr)) as progress:
+    with StageDisplay("telemetry", shown=not look.quiet and is_terminal(sys.stderr)) as progress:
         telemetry = read_telemetry(source, begin_s=begin_s, end_s=end_s, report=progress)
         progress("comparing machines")
         found = find_machines(telemetry, minutes=minutes, until_s=until_s, roles=layout)
-    look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
     look.write(page, found)
     return EXIT_STRAGGLING if trips(found) else 0
 

@@ -27,12 +27,12 @@ from diagnose.model.confirmation import (
     TestPlan,
 )
 from diagnose.model.plain import to_plain
+from diagnose.numerics.robust import MAD_TO_SIGMA
 
 #: Controls without which no figure is compared: of two nobody knows which is odd.
 _FEWEST = 2
 #: A suspect must lie further from the median than this many times the controls' own middle deviation, as normal noise has it.
 _DEVIATIONS: Final = 4.0
-_MAD_TO_SIGMA: Final = 1.4826
 #: How much likelier a result is with the fault than without: a test that is slow on a sound machine only by chance (1 in 50, of 4
 #: in 5 on a faulty one), and one that finds nothing though the fault is there, as with faults that come and go, or show in training
 #: alone (1 in 4). Assumed, and to be counted: no study of such tests is known.
@@ -190,7 +190,7 @@ def _judge_passed(one: Measured, peers: Sequence[Measured], n_controls: int) -> 
 def _weigh(value: float, controls: Sequence[float], test: Test) -> Outcome:
     """Say whether a figure is worse than the controls' by more than they differ, as good, or neither."""
     middle = statistics.median(controls)
-    spread = _MAD_TO_SIGMA * statistics.median(abs(each - middle) for each in controls)
+    spread = MAD_TO_SIGMA * statistics.median(abs(each - middle) for each in controls)
     worse = value - middle if test.better == "less" else middle - value
     scale = 1.0 if test.unit in ("part", "a core") else middle
     if scale <= 0:

@@ -84,7 +84,6 @@ class FleetJob:
     sizes: tuple[int | None, ...] = ()
     verdict: str | None = None
     slowdown: float | None = None
-    recorded_step_s: float | None = None
     #: `hours_analysed`, `hours_wasted`, `hours_recoverable`: GPU hours of the steps analysed; lost against clean steps; of
     #: these, given back by all fixes of its plan together, by replay. The last is 0 where nothing is to be mended, and None
     #: where no replay says it.

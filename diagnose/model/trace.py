@@ -4,12 +4,12 @@ Enters: what `diagnose.trace` read and checked. Leaves: the input of the what-if
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.columns import ColumnTable
 from diagnose.model.documents import Documents
 from diagnose.model.members import Members
 from diagnose.model.optype import NAMES, Op
@@ -167,7 +167,7 @@ class Block:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(ColumnTable):
     """Rows that are no operations (`gc`, `cuda-malloc`, `data-load`, `checkpoint`, or of any other type), one entry a row.
 
     All arrays have shape (n_rows,); `op` is the type, `step` is the step number, `dp` and `stage` are indices, times are seconds
@@ -180,19 +180,6 @@ class Evidence:
     stage: Ints
     start_s: Seconds
     end_s: Seconds
-
-    def __len__(self) -> int:
-        return len(self.op)
-
-    def take(self, at: Ints | Bools) -> "Evidence":
-        """Give some of the rows, by mask or by position."""
-        at = np.flatnonzero(at) if at.dtype == bool else at
-        return Evidence(*(getattr(self, field.name)[at] for field in dataclasses.fields(self)))
-
-    @classmethod
-    def join(cls, parts: "Sequence[Evidence]") -> "Evidence":
-        """Put the rows of several, at least one, one after the other."""
-        return cls(*(np.concatenate([getattr(p, field.name) for p in parts]) for field in dataclasses.fields(cls)))
 
 
 #: No rows.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from diagnose.errors import UsageError
 from diagnose.model.trace import Seconds
+from diagnose.numerics.robust import MAD_TO_SIGMA
 
 #: Rows below which a fit says nothing.
 _LEAST_ROWS = 6
@@ -21,8 +22,6 @@ _LARGEST = 1e100
 _ROUNDS = 20
 #: A residual beyond so many standard deviations counts less (Huber's constant: 95% efficient on normal noise).
 _HUBER = 1.345
-#: Standard deviations in the median absolute deviation of normal noise.
-_MAD_TO_SD = 1.4826
 #: Rounding noise of a perfect fit, as part of the typical time; residuals below it are no outliers.
 _EXACT = 1e-9
 
@@ -127,7 +126,7 @@ def _reweight(columns: Seconds, y: Seconds) -> Seconds:
     numbers = _fit_non_negative(columns, y)
     for _ in range(_ROUNDS):
         off = np.abs(columns @ numbers - y)
-        scale = _HUBER * max(_MAD_TO_SD * float(np.median(off)), _EXACT * float(np.median(y)))
+        scale = _HUBER * max(MAD_TO_SIGMA * float(np.median(off)), _EXACT * float(np.median(y)))
         root = np.sqrt(np.minimum(1.0, scale / np.maximum(off, scale)))
         last, numbers = numbers, _fit_non_negative(columns * root[:, None], y * root)
         if np.allclose(last, numbers, rtol=1e-9, atol=0.0):

@@ -13,11 +13,10 @@ import numpy as np
 from diagnose.model.telemetry import METRICS, REASONS, How, Metric, Reading, Series, Span, Suspect, Telemetry
 from diagnose.model.telemetry_document import Curve
 from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.numerics.robust import MAD_TO_SIGMA
 
 #: Devices of peers that are read at most, spread over all.
 MAX_PEERS: Final = 64
-#: A median absolute deviation x this is the standard deviation of values that are normally distributed.
-_DEVIATION: Final = 1.4826
 #: Sets of flags lie below this: floating point has each whole number up to here.
 _FLAGS: Final = 2.0**53
 #: XIDs that a program's own error gives, and stay for the next one to see (NVIDIA, XID errors, "common XID errors").
@@ -54,7 +53,7 @@ class Comparison:
                 if not math.isnan(peer := self._measure(one, metric, how, bits, span))
             ]
             middle = float(np.median(peers)) if peers else math.nan
-            spread = _DEVIATION * float(np.median(np.abs(np.asarray(peers) - middle))) if peers else math.nan
+            spread = MAD_TO_SIGMA * float(np.median(np.abs(np.asarray(peers) - middle))) if peers else math.nan
             found.append(Reading(kind, suspect.name, *key, value, middle, spread, len(peers), before))
         return found
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from diagnose.model.columns import begins_run
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, Op, of_types
 from diagnose.model.recording import Recording
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.columns import begins_run
 from diagnose.trace.labels import number_combinations
 from diagnose.trace.rows import derive_seq
 

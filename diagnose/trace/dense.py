@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
+from diagnose.model.columns import begins_run
 from diagnose.model.optype import COMPUTE, DIRECTIONS, EVIDENCE, Op, of_types
 from diagnose.model.trace import TOKEN_COLUMNS, Bools, Ints, Nodes, Seconds
-from diagnose.trace.columns import begins_run
 from diagnose.trace.labels import count_rows, cut_rows, look_up, number_combinations, small_type
 from diagnose.trace.lost_rows import number_around_lost
 from diagnose.trace.placement import find_positions

@@ -190,9 +190,8 @@ def _move_steady(
 
 def _evidence_of_steps(evidence: Evidence, steps: Ints, kept: Bools) -> Evidence:
     """Keep the evidence of the steps that stay, and call the steps as the file does."""
-    fields = {f.name: getattr(evidence, f.name)[kept[evidence.step]] for f in dataclasses.fields(evidence)}
-    fields["step"] = steps[fields["step"]]
-    return Evidence(**fields)
+    found = evidence.take(kept[evidence.step])
+    return dataclasses.replace(found, step=steps[found.step])
 
 
 def _documents_of_steps(documents: Documents | None, steps: Ints, kept: Bools) -> Documents | None:

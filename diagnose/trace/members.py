@@ -15,10 +15,10 @@ import dataclasses
 
 import numpy as np
 
+from diagnose.model.columns import begins_run
 from diagnose.model.members import Members
 from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op, of_types
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.trace.columns import begins_run
 from diagnose.trace.dense import MAX_CELLS_PER_ROW
 from diagnose.trace.member_labels import MemberLabels
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, derive_seq, row_key, take_index, take_rows

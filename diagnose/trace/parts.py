@@ -8,9 +8,9 @@ import dataclasses
 
 import numpy as np
 
+from diagnose.model.columns import begins_run
 from diagnose.model.optype import DIRECTIONS, of_types
 from diagnose.model.trace import Ints
-from diagnose.trace.columns import begins_run
 from diagnose.trace.rows import RowIndex, Rows, take_index, take_rows
 
 #: Rows begin this much before what they follow has ended, as clocks go.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.columns import begins_run
 from diagnose.model.optype import Op
 from diagnose.model.recording import Account
 from diagnose.model.trace import Bools, Ints
-from diagnose.trace.columns import begins_run
 
 if TYPE_CHECKING:  # a log is read without pyarrow
     from diagnose.trace.list_column import ListColumn

@@ -249,10 +249,8 @@ def take_out_evaluations(dense: Dense, evidence: Evidence, n_stages: int) -> Evi
         ends[stage] = np.where(at[mine], dense.end_s[mine], -np.inf).max(axis=0)
     dense.start_s[at], dense.end_s[at] = np.nan, np.nan
     of_stage, step, dp = np.nonzero(evaluates)
-    added = {"op": np.full(len(step), int(Op.EVAL)), "step": step, "dp": dp, "stage": of_stage}
-    added |= {"start_s": begins[evaluates], "end_s": ends[evaluates]}
-    fields = {f.name: getattr(evidence, f.name) for f in dataclasses.fields(evidence)}
-    return Evidence(**{name: np.concatenate([values, added[name]]) for name, values in fields.items()})
+    op = np.full(len(step), int(Op.EVAL))
+    return Evidence.join([evidence, Evidence(op, step, dp, of_stage, begins[evaluates], ends[evaluates])])
 
 
 def add_collections(dense: Dense, evidence: Evidence) -> None:

@@ -111,7 +111,6 @@ def _join(job: dict[str, Any], diagnosis: Diagnosis, found: dict[str, Any]) -> F
         sizes=(facts.dp_size, facts.pp_size, facts.tp_size, facts.cp_size, facts.vpp_size),
         verdict=diagnosis.verdict,
         slowdown=slowdown,
-        recorded_step_s=_known(found["step_time"]["recorded"]),
         hours_analysed=_known(found["gpu_hours"]["analysed"]),
         hours_wasted=_known(found["gpu_hours"]["wasted"]),
         hours_recoverable=_recoverable_hours(diagnosis),

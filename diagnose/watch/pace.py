@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from diagnose.numerics.robust import MAD_TO_SIGMA
+
 #: Windows from which the usual pace is known, and the last so many of those without an episode that it is taken from.
 MIN_WINDOWS = 5
 OF_LAST = 100
 #: Spread of the usual pace, in standard deviations, that is no change.
 N_DEVIATIONS = 4.0
-#: Median absolute deviation to standard deviation, of a normal distribution.
-MAD_TO_DEVIATION = 1.4826
 #: Work that differs by more than this makes another pace: attention grows faster than the number of tokens.
 WORK_RATIO = 1.1
 #: A part of a step is named where it takes more than this part of what steps are longer by.
@@ -99,4 +99,4 @@ def highest_usual(usual: Sequence[float]) -> float:
     (1.0, 1.69)
     """
     middle = statistics.median(usual)
-    return middle + N_DEVIATIONS * MAD_TO_DEVIATION * statistics.median(abs(one - middle) for one in usual)
+    return middle + N_DEVIATIONS * MAD_TO_SIGMA * statistics.median(abs(one - middle) for one in usual)

@@ -33,6 +33,7 @@ from diagnose.triage.source import FoundJob
 from diagnose.triage.store import Store
 from diagnose.triage.worker import Outcome, Task
 from tests.triage.conftest import environment, fresh_database, postgres_server, start
+from tests.triage.test_run import Here
 
 pytestmark = pytest.mark.benchmark
 __all__ = ["postgres_server"]
@@ -201,15 +202,8 @@ def test_a_night(kind: str, request: pytest.FixtureRequest, corpus: Path, tmp_pa
     assert share < STORE_SHARE
 
 
-class Nowhere:
+class Nowhere(Here):
     """A place where every job is done at once, with a document and causes as of a common job: the night's own part is left."""
-
-    n_workers = 2
-    limits_memory = False
-
-    def has_room(self) -> bool:
-        """Say yes."""
-        return True
 
     def submit(self, task: Task) -> Future[Outcome]:
         """Make something up."""
@@ -221,15 +215,6 @@ class Nowhere:
         future: Future[Outcome] = Future()
         future.set_result(Outcome(row, causes, DOCUMENT, stamp="s", took_s=0.05))
         return future
-
-    def end(self, future: object, *, kill: bool) -> None:
-        """Forget it."""
-
-    def memory_of(self, future: object) -> None:
-        """Know nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])

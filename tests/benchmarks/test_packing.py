@@ -12,12 +12,12 @@ from collections.abc import Callable
 import pytest
 
 from diagnose.packing.balanced import pack_balanced
+from diagnose.packing.compare import pack_original
 from diagnose.packing.cost import PUBLISHED_COST
 from diagnose.packing.exact import pack_exact
 from diagnose.packing.greedy import pack_greedy
 from diagnose.packing.lengths import WINDOW, Stream
 from diagnose.packing.measure import Measured, measure
-from diagnose.packing.original import pack_original
 from diagnose.packing.plan import Packing, check_documents
 from diagnose.packing.queues import pack_queues
 from tests.packing.streams import draw_stream

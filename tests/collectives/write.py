@@ -14,6 +14,8 @@ from tests.collectives.simulate import GPUS_A_HOST
 
 START_S = 1_790_000_000.0
 TIMEOUT_MS = 600_000
+#: Seconds between two dumps of the inspector.
+INTERVAL_S = 0.5
 DESCRIPTIONS = {
     "world": "default_pg",
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
@@ -195,14 +197,11 @@ def write_inspector(
     has_p2p=False,
     verbose=False,
     packed=False,
-    spread_s=0.002,
-    lost=0.0,
-    interval_s=0.5,
 ):
     """Write a file a process."""
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    clocks = draw_clocks(run, rng, spread_s)
+    clocks = draw_clocks(run, rng, 0.002)
     ids = {group: f"0x{rng.integers(1 << 50):x}" for group in run.members}
     for rank in range(run.shape.world):
         host, pid = f"gpu-{rank // GPUS_A_HOST:03d}", 1000 + rank * 7 % 997
@@ -215,12 +214,11 @@ def write_inspector(
         over = [call for call in over if (has_p2p or not call.batch) and call.op != "barrier"]
         waves = {}
         for call in over:
-            if rng.random() >= lost:
-                waves.setdefault((int(call.end / interval_s), call.group), []).append(call)
+            waves.setdefault((int(call.end / INTERVAL_S), call.group), []).append(call)
         for (wave, group), calls in sorted(waves.items(), key=lambda item: (item[0][0], ids[item[0][1]])):
             header = {"id": ids[group], "rank": run.members[group].index(rank), "n_ranks": len(run.members[group])}
             header |= {"nnodes": 1}
-            stamp = int((START_S + clocks[rank] + (wave + 1) * interval_s) * 1e6)
+            stamp = int((START_S + clocks[rank] + (wave + 1) * INTERVAL_S) * 1e6)
             metadata = {
                 "inspector_output_format_version": version,
                 "git_rev": "",

@@ -252,17 +252,13 @@ SHAPES: dict[str, Callable[[Rng, str, int], Shape]] = {
 }
 
 
-def write_exactly(
-    run: LoggedRun, *, is_mean: bool = True, stamped: bool = True, told: bool = True, inside: bool = False
-) -> TrainingLog:
+def write_exactly(run: LoggedRun, *, is_mean: bool = True, told: bool = True, inside: bool = False) -> TrainingLog:
     """Make the log of a run as a format without rounding would write it.
 
     Parameters
     ----------
     is_mean : bool
         A line is the mean since the one before, else the time of its own step.
-    stamped : bool
-        Lines bear the time when they were written.
     told : bool
         It tells of events, with their seconds.
     inside : bool
@@ -288,7 +284,7 @@ def write_exactly(
     at = np.array([line[0] for line in lines])
     attempt = attempt_of[at]
     restarts = tuple(
-        LogRestart(lines[j][1], lines[j + 1][1], lines[j + 1][3] - lines[j][3] if stamped else None)
+        LogRestart(lines[j][1], lines[j + 1][1], lines[j + 1][3] - lines[j][3])
         for j in np.flatnonzero(np.diff(attempt)).tolist()
     )
     events = (
@@ -305,7 +301,7 @@ def write_exactly(
         is_mean=is_mean,
         batch_size=run.batch_size[at],
         attempt=attempt,
-        stamp_s=np.array([line[3] for line in lines]) if stamped else np.full(len(at), np.nan),
+        stamp_s=np.array([line[3] for line in lines]),
         tokens=run.tokens[at],
         n_steps=np.zeros(len(at), dtype=np.int64),
         restarts=restarts,

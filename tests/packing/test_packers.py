@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from diagnose.errors import UsageError
 from diagnose.packing import balanced
 from diagnose.packing.balanced import pack_balanced
-from diagnose.packing.compare import EXACT_TOGETHER, GREEDY_TOGETHER
+from diagnose.packing.compare import EXACT_TOGETHER, GREEDY_TOGETHER, pack_original
 from diagnose.packing.cost import PUBLISHED_COST, Cost
 from diagnose.packing.exact import PROVEN_GAP, pack_exact
 from diagnose.packing.greedy import pack_greedy
 from diagnose.packing.lengths import WINDOW, cut_stream
 from diagnose.packing.measure import Measured, measure
-from diagnose.packing.original import pack_original
 from diagnose.packing.plan import Packing, check_documents
 from diagnose.packing.queues import pack_queues
 from tests.packing.streams import draw_stream

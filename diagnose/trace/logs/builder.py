@@ -37,6 +37,8 @@ _IN_PARTS = ("save", "evaluation", "error")
 STEPS_DURING_A_SAVE = 64
 #: Half of the last digit of stamps.
 HALF_SECOND, HALF_MS = 0.5, 0.0005
+#: Tokens that seconds are told of where only a rate is, and nothing says how many a step has.
+NOMINAL = 1_000_000
 #: Rates are as wrong as those of the steps at this quantile.
 LONGEST = 0.9
 #: Characters of a line that are kept with an event.

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
+from diagnose.model.columns import begins_run
 from diagnose.model.optype import BY_NAME, Op
 from diagnose.model.recording import Dropped, Recording, Unobserved
 from diagnose.model.trace import Ints
-from diagnose.trace.columns import begins_run
 from diagnose.trace.input_files import InputFiles, name_in
 from diagnose.trace.logs.lines import read_lines
 from diagnose.trace.producers.catalogue import Report

@@ -75,7 +75,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     for n, (file, stage) in enumerate(zip(files, ranks, strict=True), start=1):
         report(f"rank {n} of {len(files)}")
         parts.append(_read_rank(file, stage, where=name_in(inputs.path, file, name)))
-    computes = Computes.concatenate(parts)
+    computes = Computes.join(parts)
     n_others = len(others) - (config is not None)
     recording = computes.recorded(
         producer=NAME,
@@ -167,7 +167,7 @@ def _read_rank(file: Path, stage: int, *, where: str) -> Computes:
                 for what in ("minibatch", "chunk")
             ]
             parts.append(Computes.of(op, int(text), stage, starts, ends, *numbers, unit_s=1e-3))
-    return Computes.concatenate(parts)
+    return Computes.join(parts)
 
 
 def _numbers(values: list[int] | None, n: int, *, where: str) -> list[int] | None:

@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.columns import ColumnTable
 from diagnose.model.optype import Op
 from diagnose.model.recording import Recording
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.columns import ColumnTable
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

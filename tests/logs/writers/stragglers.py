@@ -9,34 +9,24 @@ import json
 import numpy as np
 from numpy.typing import NDArray
 
-
-def write_nvrx(
-    scores: NDArray[np.float64], *, own: NDArray[np.float64] | None = None, printed: int = 3, logger: str = ""
-) -> bytes:
-    """Write one report: how fast each rank is beside the fastest, and beside its own best.
-
-    Parameters
-    ----------
-    scores, own : ndarray of float64, shape (n_ranks,)
-    printed : int
-        Ranks printed at each end.
-    """
-    text = [f"{logger}\nGPU relative performance:\n{_list(scores, printed)}"]
-    if own is not None:
-        text.append(f"{logger}\nGPU individual performance:\n{_list(own, printed)}")
-    text.append(f"{logger}Straggler report processing time: 0.042 sec.\n")
-    return "".join(text).encode()
+#: Ranks printed at each end.
+PRINTED = 3
 
 
-def _list(scores: NDArray[np.float64], printed: int) -> str:
+def write_nvrx(scores: NDArray[np.float64]) -> bytes:
+    """Write one report: how fast each rank is beside the fastest; `scores` has shape (n_ranks,)."""
+    return f"\nGPU relative performance:\n{_list(scores)}Straggler report processing time: 0.042 sec.\n".encode()
+
+
+def _list(scores: NDArray[np.float64]) -> str:
     order = np.argsort(scores)
     rank = [f"  Rank={r} Node=node{r // 8:03d} Score={scores[r]:.2f}\n" for r in range(len(scores))]
-    if len(scores) <= 2 * printed:
+    if len(scores) <= 2 * PRINTED:
         return "".join(rank[r] for r in order)
-    worst, best = order[:printed], order[::-1][:printed]
+    worst, best = order[:PRINTED], order[::-1][:PRINTED]
     return (
-        f" Worst performing {printed}/{len(scores)} ranks:\n{''.join(rank[r] for r in worst)}"
-        f" Best performing {printed}/{len(scores)} ranks:\n{''.join(rank[r] for r in best)}"
+        f" Worst performing {PRINTED}/{len(scores)} ranks:\n{''.join(rank[r] for r in worst)}"
+        f" Best performing {PRINTED}/{len(scores)} ranks:\n{''.join(rank[r] for r in best)}"
     )
 
 

@@ -25,8 +25,8 @@ import numpy as np
 
 from diagnose.model.trace import Ints, Seconds
 from diagnose.model.training_log import LogEventKind
-from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, MAX_COUNT, MAX_STEPS, LogBuilder, is_whole
-from diagnose.trace.logs.formats.tables import NOMINAL, count_on, is_clock
+from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, MAX_COUNT, MAX_STEPS, NOMINAL, LogBuilder, is_whole
+from diagnose.trace.logs.formats.tables import count_on, is_clock
 from diagnose.trace.logs.lines import read_lines, read_sample, strip_colours
 from diagnose.trace.logs.log_format import FileFormat
 from diagnose.trace.logs.stamps import HEAD_BYTES, find_stamp

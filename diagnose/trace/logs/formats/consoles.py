@@ -30,6 +30,7 @@ lightly-ai/lightly-train, the task's train loop.
 """
 
 import dataclasses
+import functools
 import math
 import re
 from array import array
@@ -38,8 +39,8 @@ from typing import Literal
 import numpy as np
 
 from diagnose.model.training_log import LogEventKind
-from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, LogBuilder, is_whole
-from diagnose.trace.logs.log_format import LineReader, LogFormat
+from diagnose.trace.logs.builder import HALF_MS, HALF_SECOND, NOMINAL, LogBuilder, is_whole
+from diagnose.trace.logs.log_format import LogFormat
 from diagnose.trace.logs.stamps import HEAD_BYTES, find_stamp
 
 #: Seconds in each unit that a pattern names.
@@ -48,8 +49,6 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _CUT = {b"K": 1e3, b"M": 1e6, b"G": 1e9, b"B": 1e9}
 #: Numbers that have no fraction.
 _WHOLE = ("step", "total", "epoch", "length", "batch")
-#: Tokens that seconds are told of where only a rate is.
-NOMINAL = 1_000_000
 #: Readings of clocks, and means since something began, with the seconds in each.
 _CLOCKS = {"clock_s": 1.0, "clock_ms": 1e-3, "mean_s": 1.0, "lap_s": 1.0, "lap_rate": 1.0}
 #: The usual digits of numbers; those of all others may have a fraction.
@@ -343,10 +342,6 @@ def _number(text: bytes | None) -> float:
 
 def _make_format(console: Console) -> LogFormat:
     """Make the format of a console."""
-
-    def make_reader(log: LogBuilder) -> LineReader:
-        return _Reader(log, console)
-
     return LogFormat(
         name=console.name,
         title=console.title,
@@ -354,7 +349,7 @@ def _make_format(console: Console) -> LogFormat:
         example=console.example,
         step_marks=console.marks,
         marks=tuple(event.mark for event in console.events),
-        reader=make_reader,
+        reader=functools.partial(_Reader, console=console),
         is_mean=console.is_mean,
     )
 

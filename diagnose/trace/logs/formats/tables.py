@@ -28,7 +28,7 @@ import numpy as np
 from diagnose.errors import TraceError
 from diagnose.model.trace import Seconds
 from diagnose.model.training_log import LogIntervalKind
-from diagnose.trace.logs.builder import MAX_COUNT, MAX_STEPS, LogBuilder
+from diagnose.trace.logs.builder import MAX_COUNT, MAX_STEPS, NOMINAL, LogBuilder
 from diagnose.trace.logs.lines import read_blocks, read_lines, strip_colours
 from diagnose.trace.logs.log_format import FileFormat
 from diagnose.trace.logs.stamps import find_stamp, read_duration
@@ -73,8 +73,6 @@ INCREASING = 0.95
 LEAST_ONWARD = 4
 #: Unix times from 1990 to 2100 in each unit.
 _UNIX = ((6.3e8, 4.1e9, 1.0), (6.3e11, 4.1e12, 1e-3), (6.3e14, 4.1e15, 1e-6), (6.3e17, 4.1e18, 1e-9))
-#: Tokens that seconds are told of where nothing says how many a step has.
-NOMINAL = 1_000_000
 #: Columns and bytes of a header at most.
 MAX_COLUMNS = 10_000
 #: Numbers are shorter than this; rows whose numbers are longer are read one after the other, as `_NUMBER` says.

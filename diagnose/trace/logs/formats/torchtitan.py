@@ -18,7 +18,7 @@ from array import array
 import numpy as np
 
 from diagnose.model.training_log import LogIntervalKind
-from diagnose.trace.logs.builder import LogBuilder
+from diagnose.trace.logs.builder import NOMINAL, LogBuilder
 from diagnose.trace.logs.log_format import LogFormat
 
 _STEP = re.compile(rb"\bstep: {1,8}(\d{1,12}) {1,8}[^\n]{0,400}?\btps: {0,8}(\d[\d,]{0,15})\b")
@@ -46,8 +46,6 @@ MAX_SETTINGS = 2000
 SAME_TOKENS = 0.01
 #: A rate of fewer tokens a second is rounded more coarsely than stamps are.
 COARSE_TPS = 100
-#: Tokens that seconds are told of where nothing says how many a step has.
-NOMINAL_TOKENS = 1_000_000
 
 
 class _Reader:
@@ -196,7 +194,7 @@ class _Reader:
                 usual = float(self.tokens)
                 self.log.reads = "tokens of a step by tps"
             elif math.isnan(usual):
-                usual = float(NOMINAL_TOKENS)
+                usual = float(NOMINAL)
                 self.log.of = "1,000,000 tokens of a GPU"
                 self.log.reads = "tps: how many tokens a step has is not stated"
             else:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from diagnose.model.columns import ColumnTable
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.columns import ColumnTable
 from diagnose.trace.producers.kineto.annotations import is_fetch, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.events import Args, Event, Stream, read_events
 

@@ -48,7 +48,7 @@ class HostTime:
 
 def measure_host_time(found: Collected, fetches: tuple[Seconds, Seconds]) -> HostTime:
     """Measure it over the whole file; `fetches` are merged waits for input."""
-    on_gpu = Spans.concatenate([found.kernels, found.communication])
+    on_gpu = Spans.join([found.kernels, found.communication])
     at = find_launch(on_gpu.key, found.launches)
     if not len(on_gpu) or not (at >= 0).any():
         return HostTime()

@@ -238,7 +238,7 @@ def _join_cycles(parts: Sequence[Rank], numbers: Sequence[int]) -> tuple[list[Ra
         )
         joined[number] = dataclasses.replace(
             before,
-            operations=Operations.concatenate([before.operations, moved]),
+            operations=Operations.join([before.operations, moved]),
             groups=(*before.groups, *part.groups),
             steps=(*before.steps, *part.steps),
             n_on_host=before.n_on_host + part.n_on_host,

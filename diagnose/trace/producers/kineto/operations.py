@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.columns import ColumnTable
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.columns import ColumnTable
 
 #: Stands for the type of an operation that is the wait, within a compute, for the others of a process group.
 WAIT = -1

@@ -9,10 +9,10 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.columns import ColumnTable
 from diagnose.model.optype import DIRECTIONS, Op
 from diagnose.model.recording import Dropped
 from diagnose.model.trace import Bools, Ints, Seconds
-from diagnose.trace.columns import ColumnTable
 from diagnose.trace.labels import number_combinations
 
 
@@ -129,7 +129,7 @@ def fill_ends(table: OperationTable, n_virtual: int) -> OperationTable | None:
             start_s=begun_s[missing],
             end_s=begun_s[missing],
         )
-        filled = OperationTable.concatenate([filled, new])
+        filled = OperationTable.join([filled, new])
     return filled
 
 

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from diagnose.model.columns import ColumnTable
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.columns import ColumnTable
 from diagnose.trace.labels import mark_last_attempts, number_combinations
 
 #: Whole numbers beyond this are damage, and not exact in floating point.

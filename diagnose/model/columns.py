@@ -7,8 +7,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.trace import Bools
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ColumnTable:
@@ -19,15 +17,16 @@ class ColumnTable:
 
     def take(self, at: NDArray[Any]) -> Self:
         """Give some of the rows, by mask or by position."""
+        at = np.flatnonzero(at) if at.dtype == bool else at  # found once for all columns
         return type(self)(*(getattr(self, field.name)[at] for field in dataclasses.fields(self)))
 
     @classmethod
-    def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Put tables one after the other."""
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Put the rows of several tables, at least one, one after the other."""
         return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in dataclasses.fields(cls)))
 
 
-def begins_run(*columns: NDArray[Any]) -> Bools:
+def begins_run(*columns: NDArray[Any]) -> NDArray[np.bool_]:
     """Mark the rows, shape (n_rows,), that differ from the row before in any of some columns, and the first one."""
     found = np.zeros(len(columns[0]), dtype=bool)
     found[:1] = True
