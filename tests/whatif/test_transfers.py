@@ -7,9 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from diagnose.faults import spec as specs
+from diagnose.faults.generate import generate
 from diagnose.faults.inputs import draw_inputs
 from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.record import record
@@ -220,3 +222,20 @@ def test_the_only_link_is_slower_from_a_step_on(p2p: Any) -> None:
     spec = JobSpec(pp=2, dp=1, microbatches=4, steps=40, forward_s=0.01, transfer_s=0.02, p2p=p2p, seed=1)
     slow = NetworkFault(scope="link", stage=0, slowdown=1.7, onset=20)
     assert "network-fault" in [cause.cause for cause in diagnosed(spec, slow).causes]
+
+
+def test_who_comes_last_to_a_collective_may_find_all_that_it_needs() -> None:
+    """Two ranks exchange messages: the first waits for the one of the last, which reads what is long there, and goes on."""
+    spec = JobSpec(pp=4, dp=2, microbatches=4, steps=24, collective_s=0.04, noise=3.0, seed=51)
+    rows = generate(spec, []).trace.to_pandas()
+    rows["optype"] = rows["optype"].astype(str)
+    exchanges = rows[rows.optype.isin(["params-all-gather", "grads-reduce-scatter"])]
+    first, last = (
+        getattr(exchanges.groupby(["optype", "stage", "step"]).start_ts, of)() for of in ("idxmin", "idxmax")
+    )
+    late = (rows.start_ts[last].to_numpy() - rows.start_ts[first].to_numpy()) > 0.2 * rows.duration[last].to_numpy()
+    assert late.mean() > 0.2
+    rows.loc[last[late], "duration"] *= 0.02
+    m = measure(pa.Table.from_pandas(rows, preserve_index=False))
+    assert m.gains.recoverable("transfer") < 0.005
+    assert not m.diagnosis.causes

@@ -159,13 +159,12 @@ def transfer_excess(
     of_types, awaited = _list_transfers(o), o.find_awaited()
     least: dict[Op, _Ordinary] = {}
     for op, by_stage, lanes in _split_by_hosts(o, of_types, between_hosts):
-        sampled = _sample(o, by_stage, lanes)
+        sampled = _sample_groups(o, by_stage) if op in DP_COLLECTIVES else _sample(o, by_stage, lanes)
         places = list(by_stage.items())
         group_s: dict[int, float] = {}
         if op in DP_COLLECTIVES:
             # All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their
             # own sizes: the same one of other stages is its equal.
-            sampled = {stage: s.min(axis=2, keepdims=True) for stage, s in sampled.items()}
             places = [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))]
             for i in range(max(len(at) for at in by_stage.values())):
                 equal = {int(at[i]): median(sampled[stage][i]) for stage, at in by_stage.items() if i < len(at)}
@@ -180,7 +179,7 @@ def transfer_excess(
         for stage, at in places:
             ordinary = equals
             if op in DP_COLLECTIVES:
-                ordinary = _measure_group(o.own[at[0]].min(axis=1), group_s[int(at[0])], equals, slow_links.get(stage))
+                ordinary = _measure_group(_through(o, at)[0], group_s[int(at[0])], equals, slow_links.get(stage))
             usual, top = ordinary.usual_s, ordinary.top_s
             slow_level = ordinary.slow_s + SLOW_LEVEL_SHARE * step_s
             slow_step = max(slow_level, top)
@@ -209,6 +208,22 @@ def transfer_excess(
         found[node] = np.maximum(found.get(node, 0.0), _recorded(o, node, seconds))
         spread_s.setdefault(node, LEAST_SPREAD_SHARE * step_s)
     return found, spread_s
+
+
+def _sample_groups(o: Observed, by_stage: Mapping[int, Ints]) -> dict[int, Seconds]:
+    """Take the times of collectives of some steps: shape (n_nodes, n_steps, 1) for each stage."""
+    return {stage: _through(o, at)[:, :: stride_of(o.block.start_s[0]), None] for stage, at in by_stage.items()}
+
+
+def _through(o: Observed, at: Ints) -> Seconds:
+    """Say how long collectives took at least for who waits for the last to begin, who may find there all that it needs.
+
+    Shape (n_nodes, n_steps).
+    """
+    start_s = o.block.start_s[at]
+    is_last = start_s == start_s.max(axis=2, keepdims=True)
+    is_last &= ~is_last.all(axis=2, keepdims=True)
+    return np.asarray(np.fmin.reduce(np.where(is_last, np.nan, take(o.own, at)), axis=2))
 
 
 def _recorded(o: Observed, node: int, excess: Seconds) -> Seconds:
