@@ -251,7 +251,12 @@ def _doubt_loader(breakdown: Breakdown) -> float:
         elsewhere = np.where(theirs, ratio, 1.0)
         elsewhere[0, readers] = 1.0
         little = max(np.log(SLOW_DIRECTION_RATIO), SLOW_DIRECTION_SHARE * np.log(float(ratio[0, readers].min())))
-        if np.log(elsewhere.max()) < little and of_place[0, readers].sum() > MOST_OF_IT * of_place.sum():
+        # A loader holds up no stage between those two as long.
+        alike = (
+            len(readers) > 1
+            and np.delete(of_place[0], readers).max(initial=0.0) > MOST_OF_IT * of_place[0, readers].min()
+        )
+        if np.log(elsewhere.max()) < little and of_place[0, readers].sum() > MOST_OF_IT * of_place.sum() and not alike:
             return LOADER_CHANCE
     return 0.0
 

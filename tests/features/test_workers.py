@@ -91,6 +91,17 @@ def test_long_forwards_of_both_ends_may_wait_for_inputs_and_labels(dp: int, back
     assert (found["worker.loader_doubt"].value > 0) is doubts
 
 
+@pytest.mark.parametrize(("middle", "doubts"), [(1.0, True), (1.4, True), (2.0, False)])
+def test_a_loader_holds_up_no_stage_between_inputs_and_labels(middle: float, doubts: bool) -> None:
+    """Of three stages: forwards of a whole replica are slow, or those of both ends far more than what is between them."""
+    ends = slowed({(1, 0): 2.0, (1, 1): 2.0}, backward=0.0)
+    ratio = ends.worker_ratio[:, [0, 0, 1]].copy()
+    ratio[0, 1, :, 1] = middle
+    slow, compute_s = ratio[0].max(axis=1).T > 1.0, ratio[:, :, None] * np.ones((1, 1, 2, 1, 1))
+    whole = components(worker_ratio=ratio, slow_workers=slow, compute_s=compute_s)
+    assert bool(measure_workers(whole, what_if())["worker.loader_doubt"].value) == doubts
+
+
 def test_who_is_slow_by_far_less_is_no_second_one() -> None:
     """Beside a worker that is four times as slow one of 1.06 times is noise: they are neither half of the workers, nor a stage."""
     parts = slowed({(0, 1): 4.0, (1, 1): 1.06}, steps=slice(4, None))
