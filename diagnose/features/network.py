@@ -57,6 +57,9 @@ LEAST_SHARE = 1e-5
 THROTTLED_RATIO = 3.0
 #: How slow a slow worker is: this quantile over its steps, as it may be slow in some of them only.
 PACE_QUANTILE = 0.9
+#: ... but not those that are slow at times alone, and nearer to the quick ones than to the slow ones in this part of the steps in
+#: which it is slow.
+EXTREMES, OFTEN_QUICK = (0.1, 0.9), 1.0 / 3.0
 #: One failure explains two links that are slow alike at the same times; the odds of a second one beside it are not more.
 TWO_LINKS = 0.28
 #: Slow places of real jobs with nothing injected hold up to 0.72 of the lost seconds of the other half, most of those of
@@ -185,10 +188,19 @@ def _is_by_slow_worker(transfers: Transfers, breakdown: Breakdown) -> bool:
     ends = _ends_of_worst(transfers, slow)
     if not ends or transfers.typical_ratio is None:
         return bool(ends)
-    pace = max(
-        float(np.quantile(breakdown.worker_ratio[:, p :: slow.shape[1], :, dp], PACE_QUANTILE)) for dp, p in ends
-    )
+    paces = [breakdown.worker_ratio[:, p :: slow.shape[1], :, dp] for dp, p in ends]
+    if all(_has_quick_transfers(transfers, np.any(pace > 1.0, axis=(0, 1))) for pace in paces):
+        return False
+    pace = max(float(np.quantile(pace, PACE_QUANTILE)) for pace in paces)
     return 1.0 + transfers.typical_ratio <= THROTTLED_RATIO * pace
+
+
+def _has_quick_transfers(transfers: Transfers, at: Bools) -> bool:
+    """Say whether collectives that are slow at times alone are quick in many of the steps in which a worker is slow, (n_steps,)."""
+    if transfers.slow is None or not transfers.slow.in_time or transfers.group_steps_s is None or not at.any():
+        return False
+    in_step = np.nansum(transfers.group_steps_s, axis=0)
+    return bool((in_step < np.quantile(in_step, EXTREMES).mean())[at].mean() > OFTEN_QUICK)
 
 
 def _ends_of_worst(transfers: Transfers, slow: Bools) -> list[tuple[int, int]]:

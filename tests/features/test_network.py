@@ -172,6 +172,20 @@ def test_a_slow_worker_explains_no_transfer_far_slower_than_itself() -> None:
         assert measure_network(group, slowed({(1, 1): 2.0}))["network.by_slow_worker"].value == is_explained
 
 
+@pytest.mark.parametrize(("since", "is_explained"), [(0, 0.0), (N_STEPS // 2, 1.0)])
+def test_a_worker_that_is_slow_before_its_network_is_does_not_explain_it(since: int, is_explained: float) -> None:
+    """Collectives are slow in the later half of the steps, and a worker of the stage in all of them, or in these."""
+    group_steps_s = np.full((2, N_STEPS), 0.02)
+    group_steps_s[1, N_STEPS // 2 :] = 0.06
+    group = dataclasses.replace(
+        transfers([[1.0, 1.0], [NAN, NAN]], group_excess_ms=[0.0, 400.0], excess_ratio=2.0),
+        slow=dataclasses.replace(SlowPlaces.nowhere(2, 2), repeats=0.9, in_time=True),
+        group_steps_s=group_steps_s,
+    )
+    slow = slowed({(1, 1): 2.0}, steps=slice(since, None))
+    assert measure_network(group, slow)["network.by_slow_worker"].value == is_explained
+
+
 def test_one_stage_has_no_links() -> None:
     """With one stage what needs links or several groups is missing, with the reason."""
     found = measure_network(transfers([[NAN, NAN]], group_ms=(20.0,)), components(n_stages=1))
