@@ -1,5 +1,7 @@
 """Whether a link, a card or a group moves data more slowly than its equals."""
 
+import math
+
 import numpy as np
 
 from diagnose.model.components import Breakdown
@@ -38,9 +40,9 @@ READS_AS = {
     "are slow alike, at the same times, and no collective through the card says it; 0 where one does, or no card is named",
     "network.chance_doubt": "how probable it is that slow places, or times, are those of busy hosts by chance: they hold little "
     "more than half of the lost seconds of the other half, or have no place, and computes of these steps are slow, too, or there "
-    "was one such step alone, as where a process was paused; other dp ranks have it on the same link, too; more where all workers "
-    "compute on the CPUs of one host, between whose processes is no network; 0 where they hold far more; misleads in jobs of few "
-    "steps",
+    "was one such step alone, as where a process was paused, or the only group is late now and then and loses little; other dp "
+    "ranks have it on the same link, too; more where all workers compute on the CPUs of one host, between whose processes is no "
+    "network; 0 where they hold far more; misleads in jobs of few steps",
     "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
     "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
@@ -68,6 +70,9 @@ BY_CHANCE, NO_CHANCE, CHANCE_DOUBT = 0.5, 0.8, TOSS_UP
 #: ... and transfers without a place are those of busy hosts where so much of the lost seconds is in steps with slow computes: 0.3
 #: and 0.4 of real ranks that waited for processors, 0 of real cards, up to 0.2 of generated ones.
 BUSY_SHARE, BUSY_WITHIN = 0.2, 0.1
+#: ... and late collectives of the only group are as probably those of busy hosts where they cost up to the first part of the step,
+#: and not from the second on: what hosts do costs real healthy jobs up to 5%.
+BUSY_HOSTS_SHARE = 0.05, 0.1
 #: ... and slow links that hardly repeat are so where other dp ranks have it on theirs, too: one had 1.1 to 2.2 times as much as the
 #: others in three real jobs with busy hosts, far more with real and made faults.
 ONE_RANK_RATIO = 3.0
@@ -116,20 +121,15 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     few = nothing if links_s + groups_s <= 0 else "too few transfers are slow, or only one place is there, to tell"
     many = nothing if links_s + groups_s <= 0 else "enough transfers are slow to tell whether they repeat"
     found["network.repeats"] = Feature.missing(few) if repeats is None else Feature(repeats)
-    nearness = 0.0 if repeats is None else float(np.clip((NO_CHANCE - repeats) / (NO_CHANCE - BY_CHANCE), 0.0, 1.0))
     everywhere = transfers.slow is not None and transfers.slow.in_time
     busy = _share_of_slow_steps(transfers, breakdown) if everywhere else 0.0
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
+    is_one, rank_ratio = max(len(links), len(groups)) < 2, found["network.rank_ratio"].value
     once = apart is not None and steps_share is not None and round(steps_share * len(breakdown.steps)) <= 1
-    busy_doubt = float(np.clip((busy - BUSY_SHARE) / BUSY_WITHIN, 0.0, 1.0))
-    rank_ratio = found["network.rank_ratio"].value
-    # All ranks of a group are alike by nature.
-    is_alike = nearness > 0 and _names_links(transfers) and rank_ratio is not None and rank_ratio < ONE_RANK_RATIO
-    doubt = CHANCE_DOUBT * max(nearness, float(once or is_alike), busy_doubt)
-    # Where all have one group and no links, places cannot tell a network from a host that is busy now and then.
-    is_own = rank_ratio is not None and rank_ratio >= OWN_LINK_RATIO
-    of_host = ONE_HOST_DOUBT if nearness and not is_own else CHANCE_DOUBT * (max(len(links), len(groups)) < 2)
-    found["network.chance_doubt"] = Feature(max(doubt, of_host) if on_one_cpu else doubt)
+    share = (links_s + groups_s) / transfers.step_s if is_one and repeats is None else math.inf
+    found["network.chance_doubt"] = Feature(
+        _doubt_places(transfers, rank_ratio, once=once, busy=busy, share=share, on_one_cpu=on_one_cpu, is_one=is_one)
+    )
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)
     found["network.slow_computes"] = Feature(busy) if everywhere else Feature.missing("slow transfers have places")
@@ -137,6 +137,36 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     found["network.two_links"] = Feature(0.0 if transfers.slow is None or transfers.slow.are_told else TWO_LINKS)
     found["network.by_slow_worker"] = Feature(float(_is_by_slow_worker(transfers, breakdown)))
     return found
+
+
+def _doubt_places(
+    transfers: Transfers,
+    rank_ratio: float | None,
+    *,
+    once: bool,
+    busy: float,
+    share: float,
+    on_one_cpu: bool,
+    is_one: bool,
+) -> float:
+    """Say how probable it is that slow places, or times, are those of busy hosts.
+
+    `once` says that one step alone has nearly all lost seconds, `busy` which part of them is in steps with slow computes, `is_one`
+    that there is one group and no link, and `share` which part of the step it then loses, infinite where places tell.
+    """
+    repeats = None if transfers.slow is None else transfers.slow.repeats
+    nearness = 0.0 if repeats is None else float(np.clip((NO_CHANCE - repeats) / (NO_CHANCE - BY_CHANCE), 0.0, 1.0))
+    busy_doubt = float(np.clip((busy - BUSY_SHARE) / BUSY_WITHIN, 0.0, 1.0))
+    # All ranks of a group are alike by nature.
+    is_alike = nearness > 0 and _names_links(transfers) and rank_ratio is not None and rank_ratio < ONE_RANK_RATIO
+    # Where all have one group and no links, places cannot tell a network from a host that is busy now and then, but how much can.
+    little, much = BUSY_HOSTS_SHARE
+    by_host = float(np.clip((much - share) / (much - little), 0.0, 1.0))
+    doubt = CHANCE_DOUBT * max(nearness, float(once or is_alike), busy_doubt, by_host)
+    if not on_one_cpu:
+        return doubt
+    is_own = rank_ratio is not None and rank_ratio >= OWN_LINK_RATIO
+    return max(doubt, ONE_HOST_DOUBT if nearness and not is_own else CHANCE_DOUBT * is_one)
 
 
 def _share_of_slow_steps(transfers: Transfers, breakdown: Breakdown) -> float:

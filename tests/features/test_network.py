@@ -172,6 +172,20 @@ def test_a_slow_worker_explains_no_transfer_far_slower_than_itself() -> None:
         assert measure_network(group, slowed({(1, 1): 2.0}))["network.by_slow_worker"].value == is_explained
 
 
+@pytest.mark.parametrize(
+    ("lost_ms", "n_links", "doubt"), [(400.0, 0, 0.495), (750.0, 0, 0.2475), (1000.0, 0, 0.0), (400.0, 2, 0.0)]
+)
+def test_the_only_group_that_is_late_now_and_then_may_be_busy_hosts(lost_ms: float, n_links: int, doubt: float) -> None:
+    """A single group that loses up to a twentieth of steps of 10 s: nothing tells a network from hosts but how much it is."""
+    late = dataclasses.replace(
+        transfers(
+            [[1.0, 1.0] if n_links else [NAN, NAN]], group_ms=[20.0], group_excess_ms=[lost_ms], excess_ratio=9.0
+        ),
+        slow=dataclasses.replace(SlowPlaces.nowhere(1, 2), apart=50.0, steps_share=0.5),
+    )
+    assert measure_network(late, components())["network.chance_doubt"].value == pytest.approx(doubt, abs=0.003)
+
+
 @pytest.mark.parametrize(("since", "is_explained"), [(0, 0.0), (N_STEPS // 2, 1.0)])
 def test_a_worker_that_is_slow_before_its_network_is_does_not_explain_it(since: int, is_explained: float) -> None:
     """Collectives are slow in the later half of the steps, and a worker of the stage in all of them, or in these."""
