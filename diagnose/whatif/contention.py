@@ -323,6 +323,8 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
             sources = sources[-MAX_CHUNKS:]
         at = np.searchsorted(usual_s[sources], usual_s[computes]) - np.arange(MAX_IN_FLIGHT - 2, -2, -1)[:, None]
         near = sources[np.clip(at, 0, len(sources) - 1)]  # (MAX_IN_FLIGHT, n_computes)
+        if op == Op.ALL_GATHER:  # one after the other: which is in flight differs from step to step
+            near = np.broadcast_to(sources[:, None], (len(sources), len(computes)))
         begin_s, took_s = start_s[computes], end_s[computes] - start_s[computes]
         latest_s, least_s = begin_s + LAUNCH_TOLERANCE * took_s, begin_s + MIN_OVERLAP_SHARE * took_s
         long = np.zeros(len(computes), dtype=bool)
@@ -331,8 +333,7 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
         for i in np.flatnonzero(long).tolist():
             node = int(computes[i])
             direction = DIRECTION_OF[int(nodes.op[node])]
-            in_flight = sources.tolist() if op == Op.ALL_GATHER else list(dict.fromkeys(near[:, i].tolist()))
-            found.append(_InFlight(node, direction, tuple(in_flight)))
+            found.append(_InFlight(node, direction, tuple(dict.fromkeys(near[:, i].tolist()))))
     return found
 
 

@@ -164,6 +164,15 @@ def test_removing_the_wait_is_mending_it(case: str, late: bool) -> None:
     assert m.gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=GAIN_TOLERANCE)
 
 
+def test_which_gather_is_in_flight_differs_from_step_to_step() -> None:
+    """Half of the first forwards wait for the gathers of later chunks: a stage behind them begins then, or while these move."""
+    spec = JobSpec(pp=4, vpp=4, dp=8, microbatches=4, steps=12, seed=84)
+    fault = KernelQueueContention(rivals="all-gather", held_ops=FORWARD, slowdown=20.0, held_share=0.5)
+    truth = make(spec, fault).truth.faults[0]
+    assert truth.recoverable > 0.02
+    assert measured(spec, fault).gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=0.003)
+
+
 @pytest.mark.parametrize(("late", "held_share"), [(True, 1.0), (True, 0.8), (False, 1.0)])
 def test_a_program_that_waits_for_its_sends_looks_the_same(late: bool, held_share: float) -> None:
     """Where no compute begins before the send ahead of it has ended nobody can tell; where some do, or begin and wait, all can."""
