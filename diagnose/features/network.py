@@ -6,10 +6,11 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
+from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import Transfers
 from diagnose.numerics.chance import TOSS_UP
-from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.numerics.robust import lower_median, nan_median, weighted_median
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -62,6 +63,8 @@ PACE_QUANTILE = 0.9
 #: ... but not those that are slow at times alone, and nearer to the quick ones than to the slow ones in this part of the steps in
 #: which it is slow.
 EXTREMES, OFTEN_QUICK = (0.1, 0.9), 1.0 / 3.0
+#: Stops of a process and transfers that they hold up differ by less than this.
+AS_LONG_RATIO = 1.5
 #: One failure explains two links that are slow alike at the same times; the odds of a second one beside it are not more.
 TWO_LINKS = 0.28
 #: Slow places of real jobs with nothing injected hold up to 0.72 of the lost seconds of the other half, most of those of
@@ -211,8 +214,13 @@ def _rank_ratio(transfers: Transfers) -> Feature:
 
 
 def _is_by_slow_worker(transfers: Transfers, breakdown: Breakdown) -> bool:
-    """Say whether the worst link, else the worst group, has a slow worker at its end that is slow enough to explain it."""
+    """Say whether the worst link, else the worst group, has a slow worker at its end that is slow enough to explain it.
+
+    Or one that stops now and then for as long as transfers are late: who stops sends nothing.
+    """
     slow = breakdown.slow_workers
+    if _stops_as_long(transfers, breakdown):
+        return True
     if not slow.any():
         return False
     ends = _ends_of_worst(transfers, slow)
@@ -223,6 +231,20 @@ def _is_by_slow_worker(transfers: Transfers, breakdown: Breakdown) -> bool:
         return False
     pace = max(float(np.quantile(pace, PACE_QUANTILE)) for pace in paces)
     return 1.0 + transfers.typical_ratio <= THROTTLED_RATIO * pace
+
+
+def _stops_as_long(transfers: Transfers, breakdown: Breakdown) -> bool:
+    """Say whether a worker at the end of the worst link, or in the worst group, stops in computes for as long as these are late."""
+    n_stages = breakdown.slow_workers.shape[1]
+    stopped_s = breakdown.stalls.seconds_of(
+        StallKind.WORKER
+    )  # (n_directions, n_virtual, n_microbatches, n_steps, n_dp)
+    by_worker = stopped_s.sum(axis=(0, 2, 3)).reshape(-1, n_stages, stopped_s.shape[-1]).sum(axis=0).T
+    if not by_worker.any() or not _ends_of_worst(transfers, by_worker > 0):
+        return False
+    late_s = np.concatenate([np.zeros(0), *(s.ravel() for excess, _ in breakdown.transfers for s in excess.values())])
+    usual_s = [weighted_median(of[of > 0], of[of > 0]) or 0.0 for of in (stopped_s, late_s)]
+    return max(usual_s) < AS_LONG_RATIO * min(usual_s)
 
 
 def _has_quick_transfers(transfers: Transfers, at: Bools) -> bool:

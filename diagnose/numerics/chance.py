@@ -39,10 +39,11 @@ def chance_of_excess(found: Counts, tried: Counts, found_elsewhere: Counts, trie
     Returns
     -------
     float
-        0..1: a binomial tail of bursts, whose size is how far the number of events varies over time by more than counting.
+        0..1: a binomial tail of bursts, whose size is how far the number of events in the place varies over time by more than
+        counting: what strikes others many at a time makes events that come one by one no fewer.
     """
     n_here, n = float(tried.sum()), float(tried.sum() + tried_elsewhere.sum())
-    size = max(measure_bursts(found), measure_bursts(found_elsewhere))
+    size = measure_bursts(found)
     bursts, all_bursts = float(found.sum()) / size, float(found.sum() + found_elsewhere.sum()) / size
     if bursts <= 0 or n_here >= n:
         return 1.0

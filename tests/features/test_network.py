@@ -10,8 +10,9 @@ import pytest
 
 from diagnose.features.catalogue import list_groups
 from diagnose.features.network import measure_network
+from diagnose.model.stalls import StallKind
 from diagnose.model.transfers import SlowPlaces, Transfers
-from tests.features.hand import N_STEPS, components, slowed
+from tests.features.hand import N_STEPS, components, slowed, stalled
 from tests.judge.cases import causes, culprits, measured_file
 
 NAN = float("nan")
@@ -198,6 +199,16 @@ def test_a_worker_that_is_slow_before_its_network_is_does_not_explain_it(since: 
     )
     slow = slowed({(1, 1): 2.0}, steps=slice(since, None))
     assert measure_network(group, slow)["network.by_slow_worker"].value == is_explained
+
+
+@pytest.mark.parametrize(("late_s", "dp", "is_explained"), [(0.4, 1, 1.0), (0.1, 1, 0.0), (0.4, 0, 0.0)])
+def test_who_stops_sends_nothing(late_s: float, dp: int, is_explained: float) -> None:
+    """A worker at the end of the worst link stops for 0.3 s in some computes: transfers are late for as long, or not; or another."""
+    places = dict.fromkeys([(0, 1, 0, step, dp) for step in (1, 4, 7)], 0.3)
+    parts = stalled({place: (s, StallKind.WORKER) for place, s in places.items()})
+    parts = dataclasses.replace(parts, transfers=(({0: np.full((1, 1), late_s)}, {0: 0.01}),))
+    link = transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=[[0.0, 300.0], [0.0, 0.0]], excess_ratio=300.0)
+    assert measure_network(link, parts)["network.by_slow_worker"].value == is_explained
 
 
 def test_one_stage_has_no_links() -> None:

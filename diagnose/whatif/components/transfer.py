@@ -38,6 +38,8 @@ GROUPS_DIFFER_RATIO = 3.0
 ALIKE_RATIO = 1.3
 #: A card is one dp rank's: the link that shows it is slow in so many times as many steps as that of half of the ranks.
 FEW_RANKS_RATIO = 3.0
+#: Who begins a collective last finds all that it needs where it ends in less than this part of the others' time, in so many steps.
+FINDS_ALL_SHARE, FINDS_ALL_OFTEN = 0.5, 0.05
 #: A single transfer is slow beyond this many times the upper end, and beyond this many times what that is above the usual.
 SLOW_STEP_RATIO = 1.2
 FAR_TOPS = 5.0
@@ -216,14 +218,16 @@ def _sample_groups(o: Observed, by_stage: Mapping[int, Ints]) -> dict[int, Secon
 
 
 def _through(o: Observed, at: Ints) -> Seconds:
-    """Say how long collectives took at least for who waits for the last to begin, who may find there all that it needs.
+    """Say how long collectives took at least: for who waits for the last to begin where that one may find there all it needs.
 
     Shape (n_nodes, n_steps).
     """
-    start_s = o.block.start_s[at]
+    start_s, own = o.block.start_s[at], take(o.own, at)
     is_last = start_s == start_s.max(axis=2, keepdims=True)
     is_last &= ~is_last.all(axis=2, keepdims=True)
-    return np.asarray(np.fmin.reduce(np.where(is_last, np.nan, take(o.own, at)), axis=2))
+    of_all, of_others = np.fmin.reduce(own, axis=2), np.fmin.reduce(np.where(is_last, np.nan, own), axis=2)
+    finds_all = (of_all < FINDS_ALL_SHARE * of_others).mean(axis=1, keepdims=True) > FINDS_ALL_OFTEN
+    return np.asarray(np.where(finds_all, of_others, of_all))
 
 
 def _recorded(o: Observed, node: int, excess: Seconds) -> Seconds:
