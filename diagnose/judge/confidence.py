@@ -16,6 +16,7 @@ from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.request import MIN_SPEEDUP
 from diagnose.model.trace import Seconds
 from diagnose.model.whatif import WhatIf
+from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.period import MIN_PERIODIC_HITS
 
 #: Replay error above which nothing is to be trusted (arXiv 2505.05713 threw away jobs above 5%).
@@ -32,8 +33,8 @@ RAREST = 0.005
 MAX_OVERLAP = 0.05
 #: Clocks that are off by this part of a step make transfers, and with them S, wrong by about as much: as much as gains may be off.
 CLOCK_SHARE = 0.005
-#: A rule that is silent speaks against its cause with odds of three to one: a classifier that gives it 0.9 then leaves it 0.63, the
-#: surest 0.89.
+#: A rule that is silent speaks against its cause with odds of three to one, and a classifier that knows made jobs alone never makes
+#: more of it than a toss-up.
 SILENT_CERTAINTY = 0.25
 #: Where the rule is silent a cause is said only where the classifier is this sure, and so much of the step comes back.
 CLASSIFIER_ALONE_FROM = 0.9
@@ -105,6 +106,8 @@ def be_sure(
     sure = certain * chance_above(benefit, least)
     probability = probability_of(analysis, prediction, rule)
     weighed = sure if probability is None else _weigh(sure, probability)
+    if certain <= SILENT_CERTAINTY:
+        weighed = min(weighed, TOSS_UP)
     told = 1.0 - min(analysis.trace.coarse_share, MAX_DOUBT)
     return round(weighed * told * trust_looks(analysis, rule.place), 4)
 

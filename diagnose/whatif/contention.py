@@ -231,6 +231,9 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
         for stage in range(n_stages):
             sources = np.flatnonzero((nodes.stage == stage) & rivals)
             sources = sources[np.argsort(usual_s[sources], kind="stable")]
+            # One gather follows the other: who waits for parameters in flight waits until all are there.
+            is_gather = nodes.op[sources] == Op.ALL_GATHER
+            last_gather, sources = sources[is_gather][-1:].tolist(), sources[~is_gather]
             for node in np.flatnonzero((nodes.stage == stage) & late).tolist():
                 start = block.start_s[node]
                 tolerance_s = late_tolerance(o, node)
@@ -239,7 +242,7 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
                 if o.block.filled is not None:
                     is_late &= ~o.block.filled[node]
                 last = int(np.searchsorted(usual_s[sources], usual_s[node]))
-                near = sources[max(0, last - MAX_LATE) : last + 1].tolist()
+                near = [*sources[max(0, last - MAX_LATE) : last + 1].tolist(), *last_gather]
                 within_s = np.maximum(tolerance_s, EXPLAINED_LATE * delay)
                 waited_for = _ends_then(o, near, start, delay, within_s, is_late)
                 direction = DIRECTION_OF[int(nodes.op[node])]

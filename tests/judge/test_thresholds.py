@@ -49,7 +49,7 @@ from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence
 from diagnose.report import words
 from tests.fixture_jobs import FIXTURES
-from tests.judge.cases import built_in, measured_file
+from tests.judge.cases import built_in, judge, measured_file
 from tests.judge.given import prediction, priced, reach, silent, with_gains, with_rule
 
 RULES = {rule.id: rule for rule in built_in().rules}
@@ -246,6 +246,15 @@ def test_a_classifier_alone_must_be_sure_of_much(probability: float, gain: float
     assert believe(analysis, unheard, None) is None
     vetoed = dataclasses.replace(unheard, is_vetoed=True)
     assert believe(analysis, vetoed, prediction("worker-fault", probability)) is None
+
+
+def test_a_classifier_alone_makes_a_toss_up_at_most() -> None:
+    """It knows made jobs, and the rule speaks against it."""
+    judgements = [dataclasses.replace(one, fires=False, missing=()) for one in judge(job())]
+    asked = prediction("worker-fault", 0.999)
+    verdict = reach_verdict(job(), judgements, min_speedup=1.02, prediction=asked)
+    (cause,) = [cause for cause in verdict.causes if cause.cause == "worker-fault"]
+    assert 0.4 < cause.confidence <= 0.5
 
 
 @pytest.mark.parametrize(("alone", "last", "known"), [(0.019, 0.019, False), (0.0197, 0.0, True), (0.0, 0.0197, True)])

@@ -164,10 +164,17 @@ def test_removing_the_wait_is_mending_it(case: str, late: bool) -> None:
     assert m.gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=GAIN_TOLERANCE)
 
 
-def test_which_gather_is_in_flight_differs_from_step_to_step() -> None:
+@pytest.mark.parametrize(
+    ("late", "spec"),
+    [
+        (False, JobSpec(pp=4, vpp=4, dp=8, microbatches=4, steps=12, seed=84)),
+        (True, JobSpec(pp=2, vpp=4, dp=2, microbatches=2, steps=52, seed=84)),
+    ],
+    ids=["long", "late"],
+)
+def test_which_gather_is_in_flight_differs_from_step_to_step(late: bool, spec: JobSpec) -> None:
     """Half of the first forwards wait for the gathers of later chunks: a stage behind them begins then, or while these move."""
-    spec = JobSpec(pp=4, vpp=4, dp=8, microbatches=4, steps=12, seed=84)
-    fault = KernelQueueContention(rivals="all-gather", held_ops=FORWARD, slowdown=20.0, held_share=0.5)
+    fault = KernelQueueContention(rivals="all-gather", held_ops=FORWARD, slowdown=20.0, held_share=0.5, late=late)
     truth = make(spec, fault).truth.faults[0]
     assert truth.recoverable > 0.02
     assert measured(spec, fault).gains.recoverable("queue") == pytest.approx(truth.recoverable, abs=0.003)
