@@ -57,13 +57,20 @@ class Barrier:
         """Say when it opens, by the ends of its sources in their order."""
         opened: Seconds = functools.reduce(np.maximum, ends)
         if self.across_dp and self.groups is not None and opened.shape[1] > 1:
-            latest = np.full((opened.shape[0], int(self.groups.max()) + 1), -np.inf)
-            for rank, group in enumerate(self.groups.tolist()):
-                latest[:, group] = np.maximum(latest[:, group], opened[:, rank])
-            opened = latest[:, self.groups]
+            opened = self.over_group(opened)
         elif self.across_dp:
             opened = opened.max(axis=1, keepdims=True)
         return opened if self.lanes is None else np.where(self.lanes, opened, -np.inf)
+
+    def over_group(self, seconds: Seconds, choose: np.ufunc = np.maximum) -> Seconds:
+        """Choose one of the seconds, shape (n_steps, n_dp), of those that wait for each other: the largest, or what is said."""
+        if self.groups is None:
+            return np.broadcast_to(choose.reduce(seconds, axis=1, keepdims=True), seconds.shape)
+        by_group: dict[int, Seconds] = {}
+        for rank, group in enumerate(self.groups.tolist()):
+            known = by_group.get(group)
+            by_group[group] = seconds[:, rank] if known is None else choose(known, seconds[:, rank])
+        return np.stack([by_group[group] for group in self.groups.tolist()], axis=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
