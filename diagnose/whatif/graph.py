@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op, of_types
@@ -62,15 +63,13 @@ class Barrier:
             opened = opened.max(axis=1, keepdims=True)
         return opened if self.lanes is None else np.where(self.lanes, opened, -np.inf)
 
-    def over_group(self, seconds: Seconds, choose: np.ufunc = np.maximum) -> Seconds:
-        """Choose one of the seconds, shape (n_steps, n_dp), of those that wait for each other: the largest, or what is said."""
-        if self.groups is None:
-            return np.broadcast_to(choose.reduce(seconds, axis=1, keepdims=True), seconds.shape)
-        by_group: dict[int, Seconds] = {}
-        for rank, group in enumerate(self.groups.tolist()):
-            known = by_group.get(group)
-            by_group[group] = seconds[:, rank] if known is None else choose(known, seconds[:, rank])
-        return np.stack([by_group[group] for group in self.groups.tolist()], axis=1)
+    def over_group(self, values: NDArray[Any], choose: np.ufunc = np.maximum) -> NDArray[Any]:
+        """Choose one of the values, shape (n_steps, n_dp), of those that wait for each other: the largest, or what is said."""
+        groups = [0] * values.shape[1] if self.groups is None else self.groups.tolist()
+        chosen: dict[int, NDArray[Any]] = {}
+        for rank, group in enumerate(groups):
+            chosen[group] = choose(chosen[group], values[:, rank]) if group in chosen else values[:, rank]
+        return np.stack([chosen[group] for group in groups], axis=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -315,9 +315,11 @@ def _find_meetings(
             for source in graph.waits[node]
             if (block.end_s[source] <= begin_s + BARRIER_TOLERANCE_S)[there].mean() >= HELD_SHARE
         )
-        held = there.mean(axis=0) >= HELD_SHARE  # in each step, or the others would wait for nobody
+        barrier = Barrier(before, across_dp=True, lanes=None, groups=groups)
+        # Who lacks a row of a wait in which others are has lost it. Else it is in each step, or the others would wait for nobody.
+        held = barrier.over_group(there, np.logical_or) if is_wait else there.mean(axis=0) >= HELD_SHARE
         if before and held.any():
-            found[node] = Barrier(before, across_dp=True, lanes=None if held.all() else held, groups=groups)
+            found[node] = barrier if held.all() else dataclasses.replace(barrier, lanes=held)
     return found
 
 
