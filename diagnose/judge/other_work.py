@@ -22,7 +22,9 @@ def describe_types(analysis: Analysis) -> list[str]:
         return []
     said = [_describe(work, analysis.gains.recorded_s) for work in found[:MAX_NAMED]]
     said += [f"{len(found) - MAX_NAMED} more types"] if len(found) > MAX_NAMED else []
-    return [f"between operations workers are busy with {', '.join(said)}: replays keep it where it stands"]
+    met = [f"`{_shorten(work.name)}`" for work in found[:MAX_NAMED] if work.is_met]
+    but = f", but for waits in {' and '.join(met)} for who comes last" if met else ""
+    return [f"between operations workers are busy with {', '.join(said)}: replays keep it where it stands{but}"]
 
 
 def _describe(work: OtherWork, step_s: float) -> str:

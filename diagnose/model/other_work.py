@@ -17,3 +17,5 @@ class OtherWork:
     uneven_s: float
     #: How many times the usual that is; 0 where there usually is none.
     ratio: float
+    #: Members of a group wait in it for the last: replays let them.
+    is_met: bool = False

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from diagnose.errors import TraceError
 from diagnose.model.optype import COMPUTE, DIRECTIONS, P2P, Op, of_types
@@ -57,13 +58,18 @@ class Barrier:
         """Say when it opens, by the ends of its sources in their order."""
         opened: Seconds = functools.reduce(np.maximum, ends)
         if self.across_dp and self.groups is not None and opened.shape[1] > 1:
-            latest = np.full((opened.shape[0], int(self.groups.max()) + 1), -np.inf)
-            for rank, group in enumerate(self.groups.tolist()):
-                latest[:, group] = np.maximum(latest[:, group], opened[:, rank])
-            opened = latest[:, self.groups]
+            opened = self.over_group(opened)
         elif self.across_dp:
             opened = opened.max(axis=1, keepdims=True)
         return opened if self.lanes is None else np.where(self.lanes, opened, -np.inf)
+
+    def over_group(self, values: NDArray[Any], choose: np.ufunc = np.maximum) -> NDArray[Any]:
+        """Choose one of the values, shape (n_steps, n_dp), of those that wait for each other: the largest, or what is said."""
+        groups = [0] * values.shape[1] if self.groups is None else self.groups.tolist()
+        chosen: dict[int, NDArray[Any]] = {}
+        for rank, group in enumerate(groups):
+            chosen[group] = choose(chosen[group], values[:, rank]) if group in chosen else values[:, rank]
+        return np.stack([chosen[group] for group in groups], axis=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class Observed:
     are_derived: bool = False
     #: Ranks exchange the tokens of experts: they share these.
     has_all_to_alls: bool = False
+    #: The types of other rows, of those between operations, in which members of a group wait for the last.
+    met: frozenset[int] = frozenset()
     #: As `find_beside` has them.
     beside: Mapping[int, int] = dataclasses.field(default_factory=dict)
     #: Waits that times seem to show and that are left out, as they close a circle.
@@ -152,7 +154,8 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
     # Members of a worker wait for each other inside of what one of them does.
     within = np.array([name.startswith(GROUP_PREFIXES) for name in trace.other_types], dtype=bool)
     inside[inside] = ~within[carried.op[inside]]
-    meet = [kind for kind, name in enumerate(trace.other_types) if name in (*WAITS, *ALL_TO_ALLS)]
+    waits = np.isin(trace.other_types, (*WAITS, *ALL_TO_ALLS))
+    meet = np.flatnonzero(waits & ~within).tolist()
     has_all_to_alls = not set(ALL_TO_ALLS).isdisjoint(trace.other_types)
     occupying, parts, others = carried.take(occupies), carried.take(inside), others.take(occupies[: len(others)])
     found = []
@@ -162,7 +165,7 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
             without_busy(filled, busy), usual_start(filled), has_dp=trace.job.has_dp
         )
         block = fill_again(filled, graph)
-        graph = add_meetings(block, graph, busy, meet)
+        graph, met = add_meetings(block, graph, busy, meet)
         inner = find_inner_waits(parts, block, meet) or find_gather_waits(block, are_gathered_anew(block.nodes))
         worked, graph = add_inner_waits(block, graph, inner)
         delay = launch_delays(worked, graph)
@@ -181,6 +184,7 @@ def observe(trace: Trace, prepared: Sequence[Prepared]) -> tuple[tuple[Observed,
                 inside_s,
                 trace.are_derived,
                 has_all_to_alls,
+                met,
                 beside,
                 n_dropped,
             )

@@ -99,7 +99,7 @@ def find_inner_waits(rows: Evidence, block: Block, meet: Collection[int] = ()) -
     for kind in np.flatnonzero(np.bincount(rows.op) >= USUAL_SHARE * block.start_s[0].size).tolist():
         union = Union.of(keys, rows.take(rows.op == kind))
         _, begins_s, ends_s = _look_inside(block, keys, union, computes[:: -(-len(computes) // MAX_LOOKED_AT)])
-        groups = _find_groups(begins_s, ends_s, least=0.0 if kind in meet else HELD_SHARE)
+        groups = _find_groups(begins_s, ends_s, is_wait=kind in meet)
         if groups is None:
             continue
         fills_s, _, _ = _look_inside(block, keys, union, computes)
@@ -259,31 +259,33 @@ def without_busy(block: Block, busy: Busy | None) -> Block:
     return block if busy is None else dataclasses.replace(block, start_s=block.start_s - busy.before_s)
 
 
-def add_meetings(block: Block, graph: Graph, busy: Busy | None, meet: Collection[int] = ()) -> Graph:
+def add_meetings(
+    block: Block, graph: Graph, busy: Busy | None, meet: Collection[int] = ()
+) -> tuple[Graph, frozenset[int]]:
     """Let what follows rows that end together on several dp ranks wait for what comes before them on all of these.
 
     Such rows are collectives (an all-to-all of experts): whoever comes early waits in them for the last. `meet` is as for
-    `find_inner_waits`.
+    `find_inner_waits`. Gives also the types of these rows.
     """
     if busy is None or block.n_dp == 1:
-        return graph
+        return graph, frozenset()
+    met = set()
     found: dict[int, tuple[Barrier, ...]] = {}
     follows = np.flatnonzero(busy.before_s.any(axis=(1, 2)))
     nodes = [node for node in follows.tolist() if graph.waits[node]]
     least = USUAL_SHARE * block.start_s[0].size
     for kind in np.flatnonzero(np.bincount(busy.rows.op) >= least).tolist():
-        for node, barrier in _find_meetings(
-            block, graph, busy, kind, nodes, least=0.0 if kind in meet else HELD_SHARE
-        ).items():
+        for node, barrier in _find_meetings(block, graph, busy, kind, nodes, is_wait=kind in meet).items():
             found[node] = (*found.get(node, ()), barrier)
+            met.add(kind)
     try:
-        return add_barriers(block.nodes, graph, found) if found else graph
+        return (add_barriers(block.nodes, graph, found) if found else graph), frozenset(met)
     except TraceError:
-        return graph
+        return graph, frozenset()
 
 
 def _find_meetings(
-    block: Block, graph: Graph, busy: Busy, kind: int, among: Sequence[int], *, least: float
+    block: Block, graph: Graph, busy: Busy, kind: int, among: Sequence[int], *, is_wait: bool
 ) -> dict[int, Barrier]:
     """Find the operations, of some, that wait for all dp ranks of a group in rows of one type."""
     keys = busy.keys
@@ -302,7 +304,7 @@ def _find_meetings(
             ends_s.append(np.where(there, end_s, np.nan))
     if not nodes:
         return {}
-    groups = _find_groups(np.stack(begins_s), np.stack(ends_s), least=least)
+    groups = _find_groups(np.stack(begins_s), np.stack(ends_s), is_wait=is_wait)
     if groups is None:
         return {}
     found = {}
@@ -313,17 +315,18 @@ def _find_meetings(
             for source in graph.waits[node]
             if (block.end_s[source] <= begin_s + BARRIER_TOLERANCE_S)[there].mean() >= HELD_SHARE
         )
-        held = there.mean(axis=0) >= HELD_SHARE  # in each step, or the others would wait for nobody
+        barrier = Barrier(before, across_dp=True, lanes=None, groups=groups)
+        # Who lacks a row of a wait in which others are has lost it. Else it is in each step, or the others would wait for nobody.
+        held = barrier.over_group(there, np.logical_or) if is_wait else there.mean(axis=0) >= HELD_SHARE
         if before and held.any():
-            found[node] = Barrier(before, across_dp=True, lanes=None if held.all() else held, groups=groups)
+            found[node] = barrier if held.all() else dataclasses.replace(barrier, lanes=held)
     return found
 
 
-def _find_groups(begins_s: Seconds, ends_s: Seconds, *, least: float) -> Ints | None:
+def _find_groups(begins_s: Seconds, ends_s: Seconds, *, is_wait: bool) -> Ints | None:
     """Find the dp ranks whose rows, shape (n_nodes, n_steps, n_dp), end together though they begin apart: a group number each.
 
-    At least a part `least` of them is no further apart at its end than at its begin. The largest groups, of neighbours or of every
-    n-th rank; None where none do.
+    The largest groups, of neighbours or of every n-th rank; None where none do.
     """
     n_dp = ends_s.shape[-1]
     ranks = np.arange(n_dp)
@@ -332,19 +335,30 @@ def _find_groups(begins_s: Seconds, ends_s: Seconds, *, least: float) -> Ints | 
             continue
         for groups in (ranks // size, ranks % (n_dp // size)):
             order = np.argsort(groups, kind="stable")
-            apart_s, together_s = (
-                np.ptp(values[..., order].reshape(*values.shape[:-1], -1, size), axis=-1)
-                for values in (begins_s, ends_s)
-            )
-            known = ~np.isnan(apart_s) & ~np.isnan(together_s)
-            apart_s, together_s = apart_s[known], together_s[known]
-            told = apart_s > BARRIER_TOLERANCE_S
-            if told.any() and (
-                together_s[told].sum() <= TOGETHER_RATIO * apart_s[told].sum()
-                and (together_s <= np.maximum(apart_s, BARRIER_TOLERANCE_S)).mean() >= least
-            ):
+            begin_s, end_s = (values[..., order].reshape(-1, size) for values in (begins_s, ends_s))
+            known = ~np.isnan(begin_s + end_s).any(axis=1)
+            if _end_together(begin_s[known], end_s[known], is_wait=is_wait):
                 return groups
     return None
+
+
+def _end_together(begin_s: Seconds, end_s: Seconds, *, is_wait: bool) -> bool:
+    """Say whether rows, shape (n, size) of a group each, end together though they begin apart.
+
+    Nearly all are no further apart at their ends than at their begins. Rows that are known to be waits may be, as messages to each
+    member arrive one by one: it is enough that hardly any of them ends before the last of its group has begun.
+    """
+    apart_s, together_s = np.ptp(begin_s, axis=1), np.ptp(end_s, axis=1)
+    told = apart_s > BARRIER_TOLERANCE_S
+    if not told.any():
+        return False
+    most_s = TOGETHER_RATIO * apart_s[told].sum()
+    together = bool(together_s[told].sum() <= most_s)
+    if not is_wait:
+        held = together_s <= np.maximum(apart_s, BARRIER_TOLERANCE_S)
+        return together and bool(held.mean() >= HELD_SHARE)
+    early_s = np.maximum(begin_s.max(axis=1) - end_s.min(axis=1), 0.0)
+    return together or bool((early_s <= BARRIER_TOLERANCE_S).mean() >= HELD_SHARE and early_s.sum() <= most_s)
 
 
 def _rows_of(others: Evidence, block: Block) -> tuple[Ints, Evidence]:

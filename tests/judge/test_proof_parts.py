@@ -274,7 +274,7 @@ def test_fixes_are_those_of_the_rules() -> None:
 
 def other(name: str, busy_s: list[float], uneven_s: float = 0.0, ratio: float | None = None) -> SimpleNamespace:
     """Give rows of a type that the format does not name."""
-    return SimpleNamespace(name=name, busy_s=np.array(busy_s), uneven_s=uneven_s, ratio=ratio)
+    return SimpleNamespace(name=name, busy_s=np.array(busy_s), uneven_s=uneven_s, ratio=ratio, is_met=False)
 
 
 def test_types_of_other_rows_are_named() -> None:

@@ -68,6 +68,7 @@ NAMES = (
         "t21-even-docs-p81",
         "t21-link-onset-p81",
     ),
+    *("t24-experts-slow-p24", "t24-experts-apart-p24"),
 )
 
 

@@ -411,7 +411,7 @@ def test_what_other_work_adds_inside_operations_is_told_a_step() -> None:
     excess_s = {3: np.array([[4.0], [0.0]]), 5: np.array([[1.0], [1.0]])}
     block = SimpleNamespace(steps=np.arange(2), n_dp=1)
     none = rows_of((Op.GC, 0, 0.0, 0.0)).take(np.zeros(0, dtype=np.int64))
-    o: Any = SimpleNamespace(block=block, others=none, inside_s={1: excess_s}, busy=None)
+    o: Any = SimpleNamespace(block=block, others=none, inside_s={1: excess_s}, busy=None, met=frozenset())
     (work,) = describe_types([o], ["log", "probe"], 1)
     assert (work.name, work.uneven_s) == ("probe", 3.0)
 

@@ -140,10 +140,30 @@ def find_moved(work_s: Seconds, ep_size: int | None) -> tuple[float | None, Seco
     both = _agree(own[0], own[1] / slope)  # (n_virtual, n_steps, n_groups, size)
     stays = both.mean(axis=1, keepdims=True)
     most = STAYS_DEVIATIONS * both.std(axis=1, keepdims=True).max(axis=-1, keepdims=True)
-    both = np.where((stays > most).any(axis=-1, keepdims=True), both - stays, both)
+    slow = (stays > most) & ~_are_made_up_for(level_s, stays > most)
+    both = np.where(slow.any(axis=-1, keepdims=True), both - stays, both)
     both = np.broadcast_to(both.reshape(both.shape[0], 1, -1, n_dp), work_s.shape[1:])
     slopes = [1.0, slope, *(_slope_of_weights(both, of_weights) for of_weights in work_s[2:])]
     return moved, np.exp(np.stack([both * by for by in slopes]))
+
+
+def _are_made_up_for(level_s: Seconds, long: Bools) -> Bools:
+    """Say in which groups others are quicker than ranks of other groups by what some, which are long all the time, take longer.
+
+    A group with hot experts takes as long in all as another one; a slow worker makes nobody quicker. `level_s` has the shape (2,
+    n_virtual, n_steps, n_groups, size), `long` and what comes back are broadcastable to one direction of it; the groups of all
+    stages are compared, and nothing is said where there is one.
+    """
+    usual_s = level_s.mean(axis=2).sum(axis=0)  # (n_virtual, n_groups, size)
+    of_group = usual_s.mean(axis=-1).ravel()
+    if len(of_group) == 1:
+        return np.zeros((1, 1, 1, 1), dtype=bool)
+    others = np.array([np.median(np.delete(of_group, at)) for at in range(len(of_group))]).reshape(usual_s.shape[:-1])
+    quick = ~long[:, 0]
+    rest = np.where(quick, usual_s, 0.0).sum(axis=-1) / np.maximum(quick.sum(axis=-1), 1)
+    of_group = of_group.reshape(others.shape)
+    made_up = np.abs(of_group - others) <= MOVED_SHARE * np.abs(of_group - rest)
+    return np.asarray(made_up[:, None, :, None])
 
 
 def find_experts(

@@ -96,13 +96,23 @@ def _find_uneven(o: Observed) -> ByNode:
     found = ByNode()
     for alike in peers.values():
         for group in [alike] if len(alike) >= MIN_STAGES else [[n] for n in alike]:
-            excess = find_excess(
-                np.concatenate([np.broadcast_to(o.busy[n], o.block.start_s[n].shape) for n in group], axis=1)
-            )
+            excess = find_excess(np.concatenate([_take_of_all(o, n) for n in group], axis=1))
             found |= {
                 n: part for n, part in zip(group, np.split(excess, len(group), axis=1), strict=True) if part.any()
             }
     return found
+
+
+def _take_of_all(o: Observed, node: int) -> Seconds:
+    """Say how long such work before an operation lasts: a collective for as long as all of its members are in it.
+
+    That one of these leaves it a little later than others is no uneven work.
+    """
+    seconds = np.broadcast_to(o.busy[node] if o.busy is not None else 0.0, o.block.start_s[node].shape)
+    for barrier in o.graph.barriers.get(node, ()):
+        if barrier.across_dp and barrier.groups is not None:
+            seconds = barrier.over_group(seconds, np.minimum)
+    return seconds
 
 
 def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages: int) -> tuple[OtherWork, ...]:
@@ -133,7 +143,11 @@ def describe_types(observed: Sequence[Observed], types: Sequence[str], n_stages:
                 usual_s[kind] += (seconds * usual).sum() / n_steps
     return tuple(
         OtherWork(
-            name, busy_s[kind], float(uneven_s[kind]), float(uneven_s[kind] / usual_s[kind]) if usual_s[kind] else 0.0
+            name,
+            busy_s[kind],
+            float(uneven_s[kind]),
+            float(uneven_s[kind] / usual_s[kind]) if usual_s[kind] else 0.0,
+            any(kind in o.met for o in observed),
         )
         for kind, name in enumerate(types)
         if busy_s[kind].any() or uneven_s[kind] > 0

@@ -103,6 +103,21 @@ def test_a_worker_that_is_slow_all_the_time_stays_slow_beside_moved_work() -> No
     assert np.abs(ratio - 1.0).max() < 0.1
 
 
+@pytest.mark.parametrize("one_stage", [True, False], ids=["groups", "stages"])
+def test_experts_that_are_hot_all_the_time_are_told_by_what_other_groups_take(*, one_stage: bool) -> None:
+    """Others of its group are quicker than those of another one by what a rank takes longer: no worker is slow by itself."""
+    factor = from_the_middle(1.12, 0.96, 0.96, 0.96)
+    factor[1] *= [0.8, 0.8, 1.6, 0.8]
+    work_s = noise() * factor
+    if one_stage:
+        work_s = np.concatenate(np.split(work_s, 4, axis=1), axis=-1)
+    moved, ratio = find_moved(work_s, 4)
+    assert moved is not None and moved > 0.7
+    assert ratio is not None
+    of_group = ratio[:, 0, ..., 4:8] if one_stage else ratio[:, 1]
+    assert np.abs(of_group / factor[1] - 1.0).max() < 0.05
+
+
 def test_one_direction_is_no_expert() -> None:
     """Pauses of forwards, however long, and random longer computes in both directions are none."""
     pauses, rng = np.ones(SHAPE), np.random.default_rng(3)
