@@ -72,7 +72,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     prices = _LayoutPrices(analysis, model, n_virtual)
     found = _price_one(prices, settings) if "layout" in settings else _search(prices, limits)
     if "layout" not in settings and prices.gain(found.price_s) < WORTH_SHARE:
-        return Refusal(_no_better(found, model))
+        return Refusal(_no_better(prices, found))
     return _to_remedy(prices, found, settings)
 
 
@@ -150,10 +150,12 @@ def _price_one(prices: _LayoutPrices, settings: Mapping[str, str]) -> Found:
     return Found(layout, prices.price(layout), n_layouts=1, n_replays=1, floor_s=0.0, proven=False)
 
 
-def _no_better(found: Found, model: LayerModel) -> str:
-    """Say that the layers are where they should be."""
+def _no_better(prices: _LayoutPrices, found: Found) -> str:
+    """Say that the layers are where they should be, or that a whole layer is more than what there is to move."""
     sure = "no other layout in whole layers is" if found.proven else f"none of {found.n_layouts} layouts replayed is"
-    return f"there is no imbalance to move: {sure} {100 * WORTH_SHARE:g}% faster than the present {name_layout(model.layers)}"
+    is_uneven = prices.gain(prices.price_bound()) >= WORTH_SHARE
+    why = "whole layers are too coarse to even it out" if is_uneven else "there is no imbalance to move"
+    return f"{why}: {sure} {100 * WORTH_SHARE:g}% faster than the present {name_layout(prices.model.layers)}"
 
 
 def _to_remedy(prices: _LayoutPrices, found: Found, settings: Mapping[str, str]) -> Remedy:

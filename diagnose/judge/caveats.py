@@ -40,10 +40,10 @@ def _describe_overlap(analysis: Analysis) -> list[str]:
     if not analysis.fidelity.ok or not runs_beside(analysis):
         return []
     longer = write_percent(1.0 / (1.0 + analysis.fidelity.discrepancy) - 1.0)
-    beside = f"communication runs beside what S takes it to wait for, and its steps are {longer} longer than the recorded ones"
-    return [
-        f"{beside}: S says little here; causes and gains are of a replay in which it runs beside that, and are less sure"
-    ]
+    # What matters comes first: short pages have room for so much.
+    less_sure = "causes and gains are less sure: communication runs beside what S takes it to wait for"
+    little = f"S, whose steps are {longer} longer than the recorded ones, says little here"
+    return [f"{less_sure}; they are of a replay in which it does, and {little}"]
 
 
 def _describe_planned(analysis: Analysis) -> list[str]:

@@ -12,7 +12,7 @@ from diagnose.judge.places import find_culprits, label_worker, locate, share_on
 from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.worth import Benefit
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import EvidenceItem, When
+from diagnose.model.cause import TURNS, EvidenceItem, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.optype import DIRECTION_NAMES
 from diagnose.numerics.figures import write_figure, write_percent, write_ratio
@@ -85,7 +85,7 @@ def _describe_turns(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
         return
     workers = {at: label_worker(analysis.trace, *at) for at in turns}
     each = "; ".join(f"dp {w.dp} stage {w.pp} {_write_turn(turns[at])}" for at, w in workers.items())
-    yield EvidenceItem("rule", f"{rule.id}/turns", f"not all of them at once: {each}", {})
+    yield EvidenceItem("rule", f"{rule.id}{TURNS}", f"not all of them at once: {each}", {})
 
 
 def _write_turn(when: When) -> str:

@@ -148,7 +148,11 @@ def list_blamed(analysis: Analysis, components: Sequence[str], share: float = NA
     """
     gains = analysis.gains
     lost = _sum_blame(gains, components)
-    if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * most_gain(gains, components) * gains.recorded_s:
+    whole = most_gain(gains, components)
+    if lost.max(initial=0.0) <= 0 or lost.sum() < NAMED_SHARE * whole * gains.recorded_s:
+        return []
+    # Workers that are a little late side by side lose more seconds together than the job does.
+    if sum(most_gain(gains, [name]) for name in components if name in gains.blame_s) < NAMED_SHARE * whole:
         return []
     marked = lost >= share * lost.max()
     of_stages = int((lost > 0).any(axis=0).sum()) if gains.traits_of(components).few_stages else lost.shape[1]

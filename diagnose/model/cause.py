@@ -20,6 +20,8 @@ Severity = Literal["low", "medium", "high", "critical"]
 Kind = Literal["low", "medium", "high"]
 #: End of the name of evidence that nothing in the counters of a suspect explains a cause.
 NO_SIGN = "/no-sign"
+#: End of the name of evidence that tells since when, and until when, each of several workers is what they are not all at once.
+TURNS = "/turns"
 
 
 class When(Struct, frozen=True):

@@ -332,7 +332,7 @@ def measure(cause: Cause) -> list[tuple[str, str]]:
     """Say where, since when, how much and how sure, and who can mend it, each with its label; what is not known is left out."""
     rows = [
         ("Where", "\n".join(words.places(cause.where))),
-        ("When", words.since(cause.when)),
+        ("When", words.when(cause)),
         ("Recoverable", describe_recoverable(cause)),
         ("Share", describe_share(cause)),
         ("Confidence", words.confidence(cause.confidence)),
@@ -397,9 +397,21 @@ def describe_exposed(diagnosis: Diagnosis, least: float = MUCH_EXPOSED) -> str:
     usual = f"{' and '.join(tool for _, _, tool in large)} of nccl-tests"
     if diagnosis.job.is_on_cpu:
         usual = "iperf3 between its hosts, or the same job on hosts that do nothing else"
-    return (
-        f"{taken} of the step, no longer than they usually do here: whether the network is slow all the time and everywhere the "
-        f"trace cannot tell. Compare with {usual} (docs/how-to/collectives.md)."
+    how = "no longer than they usually do here: whether the network is slow all the time and everywhere"
+    if _names_network(diagnosis):
+        # They are longer somewhere, or for a while: what is usual then may itself be slow.
+        how = "beside what is lost to slow ones: whether the rest of the network is slow, too,"
+    return f"{taken} of the step, {how} the trace cannot tell. Compare with {usual} (docs/how-to/collectives.md)."
+
+
+def _names_network(diagnosis: Diagnosis) -> bool:
+    """Say whether an answer says of transfers, by their cause or without one, that they are slow, or that they may be."""
+    named = {
+        name for cause in diagnosis.causes for name in (cause.cause, *(other.cause for other in cause.alternatives))
+    }
+    slow = COMPONENTS["transfer"]
+    return "network-fault" in named or any(
+        cause.cause == "unknown" and slow in cause.title for cause in diagnosis.causes
     )
 
 

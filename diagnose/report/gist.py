@@ -40,6 +40,8 @@ _LONG_NOTE = 205
 _LONG_PARTS = 138
 #: Characters of what is said of all others: "; other 3.2%".
 _OTHER_LENGTH = 12
+#: A fix is told beside what its cause costs where it gives back less than this part of it, and leaves at least so much of the step.
+_MOST_OF_IT, _WORTH_SAYING = 0.75, 0.01
 #: What a recording lacks that has none of the ranks that its only one waits for.
 _PEERS = "peers"
 #: A collective that did not end, in the words of PyTorch, and what says who was missing.
@@ -229,7 +231,7 @@ def _describe_cause(cause: Cause, *, is_placed: bool, shape: Shape | None) -> st
         f"or else {words.name_alternative(other, cause)} ({words.ratio(other.confidence)})"
         for other in cause.alternatives
     ]
-    return ", ".join(part for part in (said, words.since(cause.when), *others) if part)
+    return ", ".join(part for part in (said, words.when(cause), *others) if part)
 
 
 def _weigh(cause: Cause) -> str:
@@ -256,9 +258,12 @@ def _describe_action(cause: Cause) -> tuple[str, str]:
     if gain is None:
         return what, f": no replay says what it gives, {words.bound(cause)}"
     step = f": {words.seconds(first.predicted_step_time)} a step"
+    # What it leaves is said: a layer more or less, or one worker of two, is not all that a cause costs.
+    is_part = gain < _MOST_OF_IT * cause.recoverable < _MOST_OF_IT and cause.recoverable - gain >= _WORTH_SAYING
+    shorter = f"(-{words.percent(gain)})" + f" of the {words.percent(cause.recoverable)} it costs" * is_part
     if words.is_for_next_job(first):
-        return what, f"{step} then (-{words.percent(gain)})"
-    return what, f"{step} (-{words.percent(gain)}){_pays_off(first)}"
+        return what, f"{step} then {shorter}"
+    return what, f"{step} {shorter}{_pays_off(first)}"
 
 
 def _pays_off(fix: Fix) -> str:

@@ -130,7 +130,7 @@ def _row(n: int, cause: Cause, *, is_placed: bool, shape: Shape | None) -> list[
         escape(cause.severity or "-"),
         code(cause.cause),
         text(words.spot(cause.where, is_placed=is_placed, shape=shape).removeprefix("at ")) or words.NOT_KNOWN,
-        text(words.since(cause.when)) or words.NOT_KNOWN,
+        text(words.when(cause)) or words.NOT_KNOWN,
         words.percent(cause.recoverable) if after is None else f"{words.percent(after)} after the others",
         words.percent(cause.share),
         words.confidence(cause.confidence),

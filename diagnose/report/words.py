@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from diagnose.model.cause import Alternative, Cause, Fix, When
+from diagnose.model.cause import TURNS, Alternative, Cause, Fix, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.diagnosis import Diagnosis
 from diagnose.model.diagnosis_document import Fidelity
@@ -306,6 +306,12 @@ def since(when: When) -> str:
     if when.span and when.pattern == "transient":
         pattern = ""
     return ", ".join(part for part in (pattern, when.span) if part)
+
+
+def when(cause: Cause) -> str:
+    """Say since when and how often a cause is there, and where that is not so of each of its workers all the while."""
+    turns = "not all at once" if any(item.id.endswith(TURNS) for item in cause.evidence) else ""
+    return ", ".join(part for part in (since(cause.when), turns) if part)
 
 
 def headline(diagnosis: Diagnosis) -> str:

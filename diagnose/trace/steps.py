@@ -10,6 +10,7 @@ import numpy as np
 from diagnose.model.optype import DIRECTIONS, P2P, Op, of_types
 from diagnose.model.trace import TOKEN_COLUMNS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.numerics.figures import write_figure, write_percent
+from diagnose.numerics.robust import nan_median
 from diagnose.trace.dense import Dense
 
 #: A step with a larger part of its operations missing is dropped; below, the gaps are filled by usual values.
@@ -440,10 +441,36 @@ def _compute_pace(blocks: list[Block]) -> Seconds:
     return np.concatenate(paces)
 
 
+def _come_again(blocks: list[Block], order: Ints, n_first: int) -> Bools:
+    """Mark those of the first steps that are long for what a few workers compute, which do so again in many later ones, too.
+
+    A warm-up is all workers', and comes once. Shape (n_first,).
+    """
+    found = []
+    for block in blocks:
+        computes = of_types(block.nodes.op, DIRECTIONS)
+        seconds, stage = (block.end_s - block.start_s)[computes], block.nodes.stage[computes]
+        slow = []
+        for here in np.unique(stage).tolist():
+            own = seconds[stage == here]
+            pace = own / np.maximum(nan_median(own, axis=1)[:, None], TINY_S)
+            slow.append(nan_median(pace, axis=0).T > WARM_UP_RATIO)
+        found.append(np.concatenate(slow) if slow else np.zeros((1, len(block.steps)), dtype=bool))
+    n_workers = max(map(len, found))
+    slow_at = np.concatenate([np.pad(each, ((0, n_workers - len(each)), (0, 0))) for each in found], axis=1)[:, order]
+    again = np.zeros(n_first, dtype=bool)
+    for step in range(n_first):
+        these = slow_at[:, step]
+        if 0 < these.sum() < USUAL_SHARE * n_workers:
+            again[step] = slow_at[these, n_first:].all(axis=0).mean() >= 1.0 - USUAL_QUANTILE
+    return again
+
+
 def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
     """Name the first steps where they are a warm-up: much longer than nearly all others.
 
-    In the middle of a job a first step whose computes are as short as ever is long for another reason.
+    In the middle of a job a first step whose computes are as short as ever is long for another reason; anywhere one that is no
+    longer than later ones with the same few slow workers is so.
     """
     steps = np.concatenate([block.steps for block in blocks]) if blocks else np.zeros(0, dtype=np.int64)
     if len(steps) < MIN_STEPS_FOR_WARM_UP:
@@ -451,10 +478,11 @@ def find_warm_up(blocks: list[Block], warnings: list[str]) -> tuple[int, ...]:
     order = np.argsort(steps)
     length_s = np.concatenate([np.fmax.reduce(np.fmax.reduce(block.end_s, axis=0), axis=1) for block in blocks])[order]
     n_most = max(MAX_WARM_UP_STEPS, int(MAX_WARM_UP_SHARE * len(steps)))
-    usual = float(np.quantile(length_s[n_most:], USUAL_QUANTILE))
+    usual = np.full(n_most, np.quantile(length_s[n_most:], USUAL_QUANTILE))
     if steps[order][0] <= LAST_START_UP_STEP:
-        # What makes later steps long does not make a job's first step shorter.
-        usual = min(usual, float(length_s[n_most : n_most + MIN_USUAL_STEPS].max()))
+        # What makes later steps long does not make a job's first step shorter, unless it is what makes that long.
+        least = np.fmin(usual, length_s[n_most : n_most + MIN_USUAL_STEPS].max())
+        usual = np.where(_come_again(blocks, order, n_most), usual, least) if (least < usual).any() else usual
     long = length_s[:n_most] > WARM_UP_RATIO * usual
     if long[0] and steps[order][0] > LAST_START_UP_STEP:
         long &= _compute_pace(blocks)[order][:n_most] > WARM_UP_PACE

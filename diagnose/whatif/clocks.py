@@ -14,6 +14,7 @@ from diagnose.model.trace import Block, Evidence, Ints, Seconds, Trace
 from diagnose.numerics.robust import median, nan_median, nan_quantile
 from diagnose.whatif.batches import find_all_batches
 from diagnose.whatif.graph import Graph, flatten
+from diagnose.whatif.replay import CLOCK_ERROR_S
 
 #: Offsets below this, and below this part of a typical forward, are the timers' granularity and are left alone.
 MIN_OFFSET_S = 100e-6
@@ -114,8 +115,8 @@ def _estimate(blocks: Sequence[tuple[Block, Graph]], least_s: float, most_steps:
 
 
 def correct_clocks(block: Block, clocks: Clocks) -> Block:
-    """Put all workers of a block on one clock."""
-    if clocks.agree:
+    """Put all workers of a block on one clock, on which no step begins after its first operation."""
+    if clocks.agree and not _begins_early(block):
         return block
     shift = _shift(block, clocks)
     origin_s = _move_origin(block, clocks)[None, :, None]
@@ -124,7 +125,7 @@ def correct_clocks(block: Block, clocks: Clocks) -> Block:
 
 def correct_evidence(evidence: Evidence, blocks: Sequence[Block], clocks: Clocks) -> Evidence:
     """Put evidence rows on the clock that `correct_clocks` puts blocks on; `blocks` are as recorded."""
-    if clocks.agree or not len(evidence):
+    if (clocks.agree and not any(map(_begins_early, blocks))) or not len(evidence):
         return evidence
     steps = np.concatenate([block.steps for block in blocks])
     origin_s = np.concatenate([_move_origin(block, clocks) for block in blocks])[np.argsort(steps)]
@@ -172,11 +173,14 @@ def _span_steps(rows: Evidence, trace: Trace, every_step: Ints) -> tuple[Seconds
     begins_s, ends_s = np.full((2, len(every_step), trace.n_dp, trace.n_stages), np.nan)
     for block in trace.blocks:
         at = np.searchsorted(every_step, block.steps)
+        # Rows are told from the first operation on.
+        first_s = np.fmin.reduce(np.fmin.reduce(block.start_s, axis=0), axis=1)[:, None]
+        early_s = np.fmin(first_s, 0.0) if _begins_early(block) else np.zeros(1)
         for stage in np.unique(block.nodes.stage).tolist():
             mine = block.nodes.stage == stage
             begins_s[at, :, stage], ends_s[at, :, stage] = (
-                block.start_s[mine].min(axis=0),
-                block.end_s[mine].max(axis=0),
+                block.start_s[mine].min(axis=0) - early_s,
+                block.end_s[mine].max(axis=0) - early_s,
             )
     known = np.isin(rows.step, every_step)
     place = np.searchsorted(every_step, rows.step[known]), rows.dp[known], rows.stage[known]
@@ -189,8 +193,18 @@ def _move_origin(block: Block, clocks: Clocks) -> Seconds:
 
     Relative times begin a step before its first operation where all workers waited, as for a save; never after it.
     """
+    if clocks.agree and not _begins_early(block):
+        return np.zeros(len(block.steps))
     corrected_s = (block.start_s - _shift(block, clocks)).min(axis=(0, 2))
     return np.asarray(corrected_s - np.maximum(block.start_s.min(axis=(0, 2)), 0.0))
+
+
+def _begins_early(block: Block) -> bool:
+    """Say whether operations stand before the begin of their step: times then count from when the last worker was there.
+
+    That one was still busy with the step before, while others had begun this one.
+    """
+    return bool(np.fmin.reduce(block.start_s, axis=None) < CLOCK_ERROR_S)
 
 
 def _typical_forward(block: Block) -> float:

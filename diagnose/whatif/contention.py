@@ -73,6 +73,8 @@ class _InFlight:
     node: int
     direction: int
     sources: tuple[int, ...]
+    #: The gradients of its own chunk are among them.
+    has_own: bool = False
 
 
 #: What held a compute up: the communication nodes, each with its lanes, shape (n_steps, n_dp).
@@ -332,11 +334,15 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
         latest_s, least_s = begin_s + LAUNCH_TOLERANCE * took_s, begin_s + MIN_OVERLAP_SHARE * took_s
         long = np.zeros(len(computes), dtype=bool)
         for of_each in near:
-            long |= ((start_s[of_each] <= latest_s) & (end_s[of_each] > least_s)).any(axis=1)
+            begun = start_s[of_each] <= latest_s
+            begun |= are_own_gradients(nodes, of_each, computes)[:, None] & (start_s[of_each] < end_s[computes])
+            long |= (begun & (end_s[of_each] > least_s)).any(axis=1)
         for i in np.flatnonzero(long).tolist():
             node = int(computes[i])
             direction = DIRECTION_OF[int(nodes.op[node])]
-            found.append(_InFlight(node, direction, tuple(dict.fromkeys(near[:, i].tolist()))))
+            in_flight = list(dict.fromkeys(near[:, i].tolist()))
+            has_own = bool(are_own_gradients(nodes, np.array(in_flight), node).any())
+            found.append(_InFlight(node, direction, tuple(in_flight), has_own))
     return found
 
 
@@ -360,7 +366,11 @@ def _find_waits(
         in_flight = {p.node: p for p in of_block if p.direction == direction}
         for node, partner, place in _partners(o, direction, n_stages):
             other = np.maximum(_duration(o, partner, known[i].seconds), 1e-12)
-            if variants is not None:
+            # Without a pipeline the last microbatch is unlike the others, too, where only its backward waits for gradients.
+            awaits_own = (
+                node in in_flight and in_flight[node].has_own and variants is not None and variants.shape[1] == 1
+            )
+            if variants is not None and not awaits_own:
                 here, there = (variants[place_of(o.block.nodes, n, n_stages)] for n in (node, partner))
                 other = other * (here / there)
             places.append((i, node, place))
@@ -384,6 +394,7 @@ def _find_waits(
     within = np.maximum(HELD_DEVIATIONS * sigma, HELD_RATIO * usual)
     telling = overlapping & (x > TELLING_SHARE * usual)
     held = overlapping & _is_held(y - usual, x, within)
+    held &= ~_end_by_themselves(observed, pairs, places, partners, held)
     n_held = int((held & telling).sum())
     if not n_held:
         return nothing
@@ -415,6 +426,36 @@ def _find_waits(
             waited_for = {source: is_held & (last == source) for source in np.unique(last[is_held]).tolist()}
             holds.append((i, node, np.where(is_held, seconds, 0.0), waited_for))
     return float((x[held] / usual[held]).sum()), deviations, holds
+
+
+def _end_by_themselves(
+    observed: Sequence[Observed],
+    pairs: Sequence[Sequence[_InFlight]],
+    places: Sequence[tuple[int, int, int]],
+    partners: Sequence[Seconds],
+    held: Bools,
+) -> Bools:
+    """Mark computes beside their own gradients that do not end with these, though they are about as much longer, shape (n,).
+
+    Only the last one of a step has such, always: it may be long for its place alone. Held ones end as long after the communication
+    as what is left of their work takes, however long that was; others end as long after their own start. All workers run the same
+    software: they are asked together.
+    """
+    found, first, spreads = np.zeros(len(held), dtype=bool), 0, []
+    for (i, node, _), other in zip(places, partners, strict=True):
+        at = slice(first, first + other.size)
+        first = at.stop
+        p = next((p for p in pairs[i] if p.node == node and p.has_own), None)
+        if p is None or not held[at].any():
+            continue
+        block, (*_, last) = observed[i].block, _overlap(observed[i], p)
+        of_lanes = held[at].reshape(other.shape)
+        after_s = block.end_s[node] - np.take_along_axis(block.end_s, np.maximum(last, 0)[None], axis=0)[0]
+        took_s = block.end_s[node] - block.start_s[node]
+        spreads.append([_spread((seconds / other)[of_lanes]) for seconds in (after_s, took_s)])
+        found[at] = True
+    after, whole = np.square(spreads).sum(axis=0) if spreads else (0.0, 0.0)
+    return found & (after > whole)
 
 
 def _size_of(seconds: Seconds, virtual: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -521,11 +562,20 @@ def _overlap(o: Observed, p: _InFlight) -> tuple[Seconds, Seconds, Ints]:
         chained = _was_launched(block.nodes, source, p.node) * overlap
         begun = block.start_s[source] <= start + tolerance_s + chained
         length = block.end_s[source] - start
+        if are_own_gradients(block.nodes, source, p.node):
+            # What began as a part of them was there: until then the compute worked.
+            begun = block.start_s[source] < end
+            length = block.end_s[source] - np.maximum(block.start_s[source], start)
         longer = begun & (length > overlap) & (block.end_s[source] < end)
         overlap = np.where(longer, length, overlap)
         last = np.where(longer, source, last)
         outlasting = np.where(begun & (block.end_s[source] >= end), np.maximum(outlasting, length), outlasting)
     return overlap, outlasting, last
+
+
+def are_own_gradients(nodes: Nodes, source: int | Ints, node: int | Ints) -> Any:
+    """Say whether communication is the reduction of the gradients of a compute's own chunk, so that the compute launches it."""
+    return (nodes.op[source] == Op.REDUCE_SCATTER) & (nodes.chunk[source] == nodes.chunk[node])
 
 
 def _was_launched(nodes: Nodes, source: int, node: int) -> bool:

@@ -215,11 +215,13 @@ class Removal:
             # It begins when as much of the compute is done.
             done_s = cut(o.block.start_s[node] - o.block.start_s[compute], at)
             before = cut(o.own[compute], at)
-            if waits is not None:  # which are no part of its duration
-                place = place_of(nodes, compute, self.n_stages)
-                before = before - sum(
-                    p.wait_s[(*place, steps)] for p in self._parts.values() if p.wait_s is not None and p.waits_in_graph
-                )
+            # Waits in the graph are no part of its duration; nor those, where they are gone, that it has for what begins here.
+            for_this = bool(self.breakdown.waited_for) and node in self.breakdown.waited_for[i].get(compute, ())
+            place = place_of(nodes, compute, self.n_stages)
+            for part in self._parts.values():
+                if (wait_s := part.wait_s) is not None and part.waits_in_graph:
+                    is_left_out = waits is not None or (for_this and plan.everywhere(part.name))
+                    before = before - wait_s[(*place, steps)] if is_left_out else before
             runs = (done_s > 0) & (done_s < before)
             saved = 1.0 - np.divide(own[compute], before, out=np.ones(done_s.shape), where=runs)
             delay[node] = delay[node] - saved * np.clip(done_s, 0.0, np.maximum(delay[node], 0.0))

@@ -10,7 +10,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.trace import Bools, Seconds
-from diagnose.whatif.contention import late_tolerance
+from diagnose.whatif.contention import are_own_gradients, late_tolerance
 from diagnose.whatif.graph import Barrier, Graph, add_barriers
 from diagnose.whatif.observed import Observed
 
@@ -50,14 +50,18 @@ def add_waits(o: Observed, waited_for: Mapping[int, Mapping[int, Bools]]) -> Wai
         if not sources or node not in replayed:
             continue
         start = o.block.start_s[node]
-        opens = np.full(start.shape, -np.inf)
+        opens, worked_s = np.full(start.shape, -np.inf), np.zeros(start.shape)
         for source, lanes in sources.items():
-            opens = np.where(lanes, np.maximum(opens, o.block.end_s[source]), opens)
+            later = lanes & (o.block.end_s[source] > opens)
+            opens = np.where(later, o.block.end_s[source], opens)
+            if are_own_gradients(o.block.nodes, source, node):
+                worked_s = np.where(later, np.maximum(o.block.start_s[source] - start, 0.0), worked_s)
         held = np.isfinite(opens)
-        # A late compute starts when that ends, within the clock's error; one held inside began before, and works from then on.
+        # A late compute starts when that ends, within the clock's error; one held inside began before, and works from then on. What
+        # it did until its own gradients were on their way is done by then.
         after_s = start - opens
         inside = after_s < -late_tolerance(o, node)
-        delay[node] = np.where(held, np.where(inside, 0.0, after_s), o.delay[node])
+        delay[node] = np.where(held, np.where(inside, -worked_s, after_s), o.delay[node])
         barriers[node] = tuple(Barrier((source,), across_dp=False, lanes=lanes) for source, lanes in sources.items())
     if not barriers:
         return None

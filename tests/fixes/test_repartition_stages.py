@@ -162,6 +162,12 @@ def test_more_chunks_may_be_asked_for() -> None:
 
 REFUSALS: dict[str, tuple[JobSpec, UnevenLayers, dict[str, str], str]] = {
     "even": (SPEC, UnevenLayers(layers=(6,) * 4), {}, "no imbalance to move"),
+    "coarse": (
+        dataclasses.replace(SPEC, pp=2),
+        UnevenLayers(layers=(2, 2), last=(0.6, 0.6)),
+        {},
+        "whole layers are too coarse to even it out: no other layout in whole layers is 0.5% faster than the present 2/2",
+    ),
     "one stage": (JobSpec(pp=1, dp=4, seed=3), UnevenLayers(layers=(6,)), {}, "one pipeline stage"),
     "too few": (SPEC, LONG_LAST, {"chunks": "2", "layers": "4"}, "cannot hold 4"),
     "too many": (SPEC, LONG_LAST, {"most": "5"}, "cannot hold 24"),

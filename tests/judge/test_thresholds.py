@@ -821,6 +821,19 @@ def test_the_only_one_that_collects_is_named(
     assert [(worker.dp, worker.pp) for worker in where.workers] == named
 
 
+@pytest.mark.parametrize(("gap", "named"), [(0.0, [(0, 0), (0, 1)]), (0.2, [])])
+def test_a_gap_of_everybody_is_not_theirs_who_are_late_after_it(gap: float, named: list[tuple[int, int]]) -> None:
+    """Workers that begin a little later side by side lose, added up, as much as all do in the gap: that is nobody's."""
+    base = with_gains(job(), start_delay=(0.02, 0.02), between_steps=(gap, gap))
+    alone = {
+        **base.gains.alone_s,
+        "start-delay+between-steps": base.gains.replayed_s - (gap + 0.02) * base.gains.recorded_s,
+    }
+    seconds = np.array([[0.04, 0.04, 0.0, 0.0]]) * base.gains.recorded_s
+    gains = dataclasses.replace(base.gains, alone_s=alone, blame_s={"start-delay": seconds})
+    assert list_blamed(dataclasses.replace(base, gains=gains), ("start-delay", "between-steps")) == named
+
+
 def test_who_can_have_it_counts() -> None:
     """Where only workers of some stages can lose time, half of those that can is spread."""
     lost = [[0.3, 0.0], [0.3, 0.0], [0.3, 0.0], [0.0, 0.0]]

@@ -798,7 +798,13 @@ def test_communication_beside_computes_is_told_and_less_sure() -> None:
     beside = dataclasses.replace(analysis, fidelity=msgspec.structs.replace(analysis.fidelity, discrepancy=-0.1))
     sure = [reach(of).causes[0].confidence for of in (analysis, beside)]
     assert sure[1] == pytest.approx(0.85 * sure[0], abs=1e-3)
-    assert [text[:25] for text in list_caveats(beside)] == ["communication runs beside"]
+    assert [text[:25] for text in list_caveats(beside)] == ["causes and gains are less"]
+    # The first page has room for so much of it.
+    (said,) = list_caveats(beside)
+    assert (
+        said.partition(";")[0]
+        == "causes and gains are less sure: communication runs beside what S takes it to wait for"
+    )
     off_s = np.full_like(analysis.clock_offset_s, 0.01 * analysis.gains.recorded_s)
     assert reach(beside, clock_offset_s=off_s).causes[0].confidence == sure[0]
 

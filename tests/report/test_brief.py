@@ -1,6 +1,7 @@
 """The page that people see first: it fits a screen, says what to do early, and promises what its first fix gives."""
 
 import dataclasses
+import functools
 import os
 import re
 from pathlib import Path
@@ -20,6 +21,7 @@ from diagnose.report import facts, markdown, overview, terminal, words
 from diagnose.report.brief import render
 from diagnose.report.escape import escape
 from diagnose.report.gist import list_reasons
+from diagnose.report.html.page import render_saved
 from tests.fixture_jobs import FIXTURES, diagnosed
 from tests.report.examples import EXAMPLES, either, healthy, inconclusive, noisy, two_causes, unknown, worker_fault
 from tests.report.hostile import HOSTILE, hostile
@@ -435,6 +437,47 @@ def test_a_network_that_is_slow_everywhere_is_not_cleared() -> None:
             "Compare with iperf3 between its hosts, or the same job on hosts that do" in on_cpu and "nccl" not in on_cpu
         )
         assert "all the time and everywhere" not in page_of(_exposed(example(), 0.09, 0.09))
+
+
+@pytest.mark.parametrize("how", ["named", "or else", "without a name"])
+def test_a_network_that_is_said_to_be_slow_is_not_said_to_be_as_usual(how: str) -> None:
+    """Where most links are bad, or all for a while, what transfers usually take is no measure: that it is usual is not said."""
+    base = worker_fault()
+    (cause,) = base.causes
+    named = {
+        "named": {"cause": "network-fault", "title": "slow network"},
+        "or else": {"alternatives": (Alternative("network-fault", 0.3, "counters of its ports"),)},
+        "without a name": {"cause": "unknown", "title": "unknown cause: slow transfers"},
+    }[how]
+    slow = dataclasses.replace(base, causes=(msgspec.structs.replace(cause, **named),))
+    said = " ".join(page_of(_exposed(slow, 0.4, 0.05), width=100).split())
+    assert "than they usually do here" not in said
+    assert "Exposed collectives take 40% of the step, beside what is lost to slow ones: whether the rest of the" in said
+    assert "no longer than they usually do here" in " ".join(page_of(_exposed(base, 0.4, 0.05), width=100).split())
+
+
+@pytest.mark.parametrize(("faster", "told"), [(1.03, "of the 48% it costs"), (1.9, "")])
+def test_a_fix_that_gives_back_a_part_says_of_what(faster: float, told: str) -> None:
+    """What a fix gives back stands beside what its cause costs, which the JSON has, where that is much more."""
+    base = worker_fault()
+    (cause,) = base.causes
+    fix = msgspec.structs.replace(cause.fixes[0], predicted_speedup=faster)
+    found = page_of(dataclasses.replace(base, causes=(msgspec.structs.replace(cause, fixes=(fix,)),)))
+    promised = re.findall(r"\(-(\S+%)\)(?: (of the \S+ it costs))?", " ".join(found.split()))
+    assert promised[0] == (words.percent(1 - 1 / faster), told)
+    assert_fits(found)
+
+
+def test_workers_that_take_turns_are_not_slow_all_the_time() -> None:
+    """Where each of several is slow for a while all pages say with the time that they are not so at once."""
+    base = worker_fault()
+    (cause,) = base.causes
+    turns = EvidenceItem("rule", "worker-fault/turns", "not all of them at once: dp 0 stage 1 until step 15", {})
+    found = dataclasses.replace(base, causes=(msgspec.structs.replace(cause, evidence=(turns, *cause.evidence)),))
+    full = functools.partial(terminal.render, width=100, color=False)
+    for write in (page_of, full, markdown.render, render_saved):
+        assert "all the time, not all at once" in " ".join(write(found).split()), write
+        assert "not all at once" not in " ".join(write(base).split())
 
 
 def test_nobody_is_told_that_nothing_is_to_be_done_beside_a_large_lever() -> None:

@@ -328,6 +328,21 @@ def test_a_warm_up_lasts_a_tenth_of_the_steps_or_three(n_steps: int, n_slow: int
     assert len(trace.warm_up_steps) == n_found
 
 
+@pytest.mark.parametrize("later", [False, True], ids=["only at first", "later, too"])
+@pytest.mark.parametrize("everybody", [False, True], ids=["one of four", "all"])
+def test_what_a_few_workers_compute_is_no_warm_up_if_it_comes_again(everybody: bool, later: bool) -> None:
+    """A job on a host that is shared at intervals begins while it is: its first steps are as long as many later ones."""
+    shape = Shape(n_dp=4, n_stages=1, n_steps=1)
+    steps = np.arange(40)
+    rows = pd.concat([random_job(shape, 4).assign(step=step) for step in steps.tolist()], ignore_index=True)
+    slow = rows.step.isin([*steps[:3], *(steps[15:30] if later else [])]) & (
+        (rows.dp_rank == rows.dp_rank.min()) | everybody
+    )
+    scale = np.where(slow, 3.0, 1.0)
+    trace = load(rows.assign(start_ts=rows.start_ts * scale, duration=rows.duration * scale), shape.meta)
+    assert trace.warm_up_steps == (() if later and not everybody else tuple(steps[:3]))
+
+
 def test_a_slow_step_in_the_middle_is_no_warm_up() -> None:
     """Only the first step can be a warm-up."""
     shape = Shape(n_steps=10)

@@ -214,6 +214,12 @@ def test_rows_go_on_in_the_next_step_where_each_has_its_own_times() -> None:
     found = carry_over(rows, trace)
     assert found.step.tolist() == [5, 6, 7, 6, 7]
     assert (found.start_s[3:].tolist(), found.end_s[3:].tolist()) == ([0.0, 0.0], [1.5, 2.0])
+    # Where times count from when the last worker was there rows have been moved to the first operation, and steps are with them.
+    (block,) = trace.blocks
+    block.start_s, block.end_s = start_s - 0.5, block.end_s - 0.5
+    again = carry_over(rows, trace)
+    assert (again.start_s[3:].tolist(), again.end_s[3:].tolist()) == ([0.0, 0.0], [1.5, 2.0])
+    block.start_s = start_s
     # Where rows are lost nobody knows when a worker was through, and other rows do not say.
     trace.blocks[0].end_s = np.array([[[8.0, 8.0], [NAN, NAN], [NAN, NAN], [8.0, 8.0]]])
     two = dataclasses.replace(rows_of((Op.GC, 6, 8.0, 10.0), (Op.GC, 6, 4.0, 5.0)), dp=np.array([0, 1]))
@@ -904,7 +910,8 @@ def test_held_computes_wait_for_what_held_them_up(monkeypatch: pytest.MonkeyPatc
     """Those that began before it ended work from then on; what is not replayed is waited for by nobody."""
     monkeypatch.setattr("diagnose.whatif.waits.add_barriers", lambda _nodes, _graph, barriers: barriers)
     start_s, end_s = np.array([0.0, 5.0]), np.array([4.0, 7.0])
-    block = SimpleNamespace(nodes=None, start_s=start_s.reshape(2, 1, 1), end_s=end_s.reshape(2, 1, 1))
+    of_types = nodes((Op.FORWARD_SEND, 0), (Op.BACKWARD, 0))
+    block = SimpleNamespace(nodes=of_types, start_s=start_s.reshape(2, 1, 1), end_s=end_s.reshape(2, 1, 1))
     graph = SimpleNamespace(events=[SimpleNamespace(completes=(0, 1))])
     o = SimpleNamespace(block=block, graph=graph, delay=[np.zeros((1, 1)), np.full((1, 1), 9.0)])
     held = np.ones((1, 1), dtype=bool)
@@ -913,6 +920,9 @@ def test_held_computes_wait_for_what_held_them_up(monkeypatch: pytest.MonkeyPatc
     assert (found.delay[1].tolist(), [b.sources for b in found.graph[1]]) == ([[1.0]], [(0,)])
     end_s[0] = block.end_s[0] = 6.0  # it began a second before that ended
     assert add_waits(o, {1: {0: held}}).delay[1].tolist() == [[0.0]]
+    of_types.op[0] = Op.REDUCE_SCATTER  # of its own gradients, which were there half a second after it had begun
+    block.start_s[0] = 5.5
+    assert add_waits(o, {1: {0: held}}).delay[1].tolist() == [[-0.5]]
     assert add_waits(o, {1: {0: ~held}}).delay[1].tolist() == [[9.0]]
     assert add_waits(o, {1: {7: held}}) is None
     assert add_waits(o, {7: {0: held}}) is None

@@ -211,6 +211,38 @@ def test_correcting_undoes_the_skew() -> None:
     assert correct_clocks(o.block, Clocks(np.zeros((spec.dp, spec.pp)))) is o.block
 
 
+@pytest.mark.parametrize("early_s", [0.009, 0.06])
+def test_times_from_when_the_last_worker_was_there(early_s: float) -> None:
+    """They begin before zero in all steps but the first, as one worker is still busy with the step before: the job is the same."""
+    spec, fault = SPECS["blocking"], WorkerFault(places=((1, 1),), slowdown=1.3)
+    table = make(spec, fault).trace
+    plain = measured(spec, fault)
+    steps = table["step"].to_numpy()
+    starts = table["start_ts"].to_numpy().astype(np.float64) - early_s * (steps > steps.min())
+    m = measure(set_column(table, "start_ts", starts))
+    assert m.diagnosis.fidelity.replay_error < 0.001
+    (found,), (as_before,) = m.diagnosis.causes, plain.diagnosis.causes
+    assert (found.cause, found.where.workers) == (as_before.cause, as_before.where.workers)
+    assert found.recoverable == pytest.approx(as_before.recoverable, abs=0.005)
+    assert m.gains.recorded_s == pytest.approx(plain.gains.recorded_s, abs=0.01)
+
+
+def test_rows_before_the_begin_of_their_step_move_with_it() -> None:
+    """Where steps begin before what times count from rows stay beside their operations; within 10 ms nothing moves."""
+    spec = SPECS["blocking"]
+    (o,) = measured(spec).observed
+    here, agree = (3, 2, 1), Clocks(np.zeros((spec.dp, spec.pp)))
+    for early_s, moves in ((0.005, False), (0.2, True)):
+        block = dataclasses.replace(o.block, start_s=o.block.start_s - early_s, end_s=o.block.end_s - early_s)
+        place = (np.array([int(block.steps[2])]), np.array([1]), np.array([int(block.nodes.stage[3])]))
+        times = np.array([block.start_s[here]]), np.array([block.end_s[here]])
+        row = correct_evidence(Evidence(np.array([Op.GC]), *place, *times), [block], agree)
+        corrected = correct_clocks(block, agree)
+        assert (row.start_s[0], row.end_s[0]) == (corrected.start_s[here], corrected.end_s[here])
+        assert (corrected is not block) == moves
+        np.testing.assert_allclose(corrected.start_s.min(axis=(0, 2)), 0.0 if moves else block.start_s.min(axis=(0, 2)))
+
+
 def test_rows_are_put_on_the_clock_of_their_computes() -> None:
     """A row that lies just where a compute lies does so after both are corrected, whatever begins the step then."""
     spec = SPECS["blocking"]

@@ -10,10 +10,10 @@ import pytest
 
 from diagnose.faults.decoys import LongerComputes
 from diagnose.faults.generate import generate
-from diagnose.faults.inputs import draw_inputs
+from diagnose.faults.inputs import Inputs, draw_inputs
 from diagnose.faults.kernel_queue_contention import KernelQueueContention, Rivals
 from diagnose.faults.record import record
-from diagnose.faults.simulate import simulate
+from diagnose.faults.simulate import Times, simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.stage_imbalance import StageImbalance
 from diagnose.faults.worker_fault import WorkerFault
@@ -290,6 +290,68 @@ def test_each_step_is_mended() -> None:
     spec, fault = CASES["backwards behind sends"]
     mended_s = simulate(fault.mend(draw_inputs(spec))).step_s
     np.testing.assert_allclose(measured(spec, fault).gains.alone_steps_s["queue"], mended_s, rtol=0.06)
+
+
+# ------------------------------------------------------------------------------------------ its own gradients
+
+#: Jobs whose last backward of a step has its own gradients reduced within it, from its middle on.
+OVERLAPPED_LAST = [JobSpec(pp=pp, dp=4, microbatches=6, steps=20, scatters_within=0.5, seed=5) for pp in (1, 2, 4)]
+
+
+def last_backwards(inputs: Inputs) -> list[int]:
+    """Give the last backward of each stage."""
+    last: dict[int, int] = {}
+    for task in np.flatnonzero(inputs.programme.is_op(Op.BACKWARD)).tolist():
+        last[inputs.programme.tasks[task].stage] = task
+    return [last[stage] for stage in sorted(last)]
+
+
+def reduce_within(spec: JobSpec, longer_s: Any) -> tuple[Inputs, Times]:
+    """Run a job whose last backwards take so much longer, and launch their reduction when half of their own work is done."""
+    work_s = 2.0 * spec.forward_s
+    left = (0.5 * work_s + np.mean(longer_s)) / (work_s + np.mean(longer_s))
+    inputs = draw_inputs(dataclasses.replace(spec, scatters_within=float(left)))
+    transfer_s, work = inputs.transfer_s.copy(), inputs.work_s.copy()
+    transfer_s[inputs.programme.is_op(Op.REDUCE_SCATTER)] = 0.08
+    work[last_backwards(inputs)] += longer_s
+    inputs = dataclasses.replace(inputs, transfer_s=transfer_s, work_s=work)
+    return inputs, simulate(inputs)
+
+
+def reduction_s(inputs: Inputs, times: Times) -> np.ndarray:
+    """Give how long the reduction of each worker takes."""
+    return (times.end_s - times.start_s)[np.flatnonzero(inputs.programme.is_op(Op.REDUCE_SCATTER))]
+
+
+@pytest.mark.parametrize("spec", OVERLAPPED_LAST, ids=lambda spec: f"pp {spec.pp}")
+def test_the_last_backward_waits_for_its_own_gradients(spec: JobSpec) -> None:
+    """Half of it is done, then it stands still until they are reduced: that is contention, and removing it is mending it."""
+    (inputs, times), mended = reduce_within(spec, 0.08), reduce_within(spec, 0.0)[1]
+    for _ in range(
+        8
+    ):  # until the last backwards take as much longer as their reduction does, which their start decides
+        inputs, times = reduce_within(spec, reduction_s(inputs, times))
+    m = measure(record(inputs, times))
+    assert held_s(m)[1].sum() == pytest.approx(reduction_s(inputs, times).sum(), rel=0.05)
+    assert m.gains.waits_error == 0.0
+    gain = 1.0 - mended.step_s.mean() / times.step_s.mean()
+    assert gain > 0.04
+    assert m.gains.recoverable("queue") == pytest.approx(gain, abs=0.01)
+    (cause,) = m.diagnosis.causes
+    assert (cause.cause, cause.confidence > 0.9) == ("kernel-queue-contention", True)
+
+
+@pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.parametrize("spec", OVERLAPPED_LAST, ids=lambda spec: f"pp {spec.pp}")
+def test_a_last_backward_that_is_long_for_its_place_waits_for_nothing(spec: JobSpec, seed: int) -> None:
+    """It takes as much longer as the reduction takes on the mean, always, but not in the step and on the worker where it does."""
+    spec = dataclasses.replace(spec, seed=seed)
+    longer_s = float(reduction_s(*reduce_within(spec, 0.0)).mean())
+    m = measure(record(*reduce_within(spec, longer_s)))
+    assert m.breakdown.queue_deviations == 0.0
+    assert not held_s(m).any()
+    m = measure(record(*reduce_within(spec, 0.0)))
+    assert m.breakdown.queue_deviations == 0.0
 
 
 # ------------------------------------------------------------------------------------------ harmless overlap

@@ -288,7 +288,7 @@ def _facts(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
 def _about_cause(cause: Cause, *, is_placed: bool, shape: Shape | None) -> dict[str, Any]:
     """Put a cause into words."""
     where = "; ".join(words.places(cause.where)) or ("spread over the job" if is_placed else "the log does not say")
-    since = words.since(cause.when) or words.NOT_KNOWN
+    since = words.when(cause) or words.NOT_KNOWN
     values = {key: value for item in cause.evidence for key, value in item.values.items()}
     return {
         "id": cause.cause,
