@@ -201,7 +201,6 @@ def test_an_allocator_is_told_by_its_place_or_its_growth(
     assert dataclasses.replace(fault, records=True).tellable(dataclasses.replace(spec, evidence=True))
 
 
-
 def test_stalls_become_more() -> None:
     """With a growth of 3 the last third of a trace has more than twice the stalls of the first, and without about as many."""
     for growth, low, high in ((3.0, 1.8, 5.0), (0.0, 0.6, 1.5)):
