@@ -246,6 +246,15 @@ def test_machines_choose_no_stage(workers: list[tuple[int, int]], n_by_chance: i
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_rare_stalls_of_a_stage_are_on_some_of_its_workers(seed: int) -> None:
+    """Every second of sixteen dp ranks has some: so many on a stage that is not the first are its memory's, and no machines'."""
+    shape = {"n_dp": 16, "n_microbatches": 1}
+    every_second = slice(0, None, 2)
+    where = marked(FORWARD, 1, dp=every_second, **shape) | marked(BACKWARD, 1, dp=every_second, **shape)
+    assert share_of(judged(at_random(where, 0.06, seed)), StallKind.ALLOCATION) > 0.9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("share", [0.02, 0.05, 0.4])
 def test_stalls_everywhere_are_nobodys(seed: int, share: float) -> None:
     """Where all workers stall in both directions at random it is neither the allocator nor a collection, however many do."""

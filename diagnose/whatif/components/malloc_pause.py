@@ -65,9 +65,11 @@ def attribute_to_allocator(found: LongStalls) -> None:
     # Of any size: those of one size take the same seconds. Where all ranks of a stage have it no single worker is slow.
     theirs = np.tile(most, (n_chunks, 1))[:, None, None, :] & (found.share > 0)
     odds = weigh_part_against_length(theirs, found.share, found.stalls.inside_s + found.stalls.before_s)
-    is_slow = odds - _choose_stages(most) > -np.log(CHANCE)
-    # Memory fills up on the first stages, and ever more; else it is the machine, unless rows tell of the allocator.
-    is_told = bool(np.any(found.stalls.told_of(StallKind.ALLOCATION)))
+    against_chance = _choose_stages(most)
+    is_slow = odds - against_chance > -np.log(CHANCE)
+    # Memory fills up on the first stages, and ever more; else it is the machine, unless rows tell of the allocator, or more workers
+    # lie on so few stages than chance puts there.
+    is_told = bool(np.any(found.stalls.told_of(StallKind.ALLOCATION))) or against_chance > -np.log(CHANCE)
     is_slow |= bool(most[1:].any()) and not is_told and not _grow(stalled.sum(axis=(1, 3)), exists.sum(axis=(1, 3)))
     is_slow &= not most.all(axis=1).any()
     found.assign(at, StallKind.WORKER if is_slow else StallKind.ALLOCATION)
