@@ -236,9 +236,7 @@ def _is_by_slow_worker(transfers: Transfers, breakdown: Breakdown) -> bool:
 def _stops_as_long(transfers: Transfers, breakdown: Breakdown) -> bool:
     """Say whether a worker at the end of the worst link, or in the worst group, stops in computes for as long as these are late."""
     n_stages = breakdown.slow_workers.shape[1]
-    stopped_s = breakdown.stalls.seconds_of(
-        StallKind.WORKER
-    )  # (n_directions, n_virtual, n_microbatches, n_steps, n_dp)
+    stopped_s = breakdown.stalls.seconds_of(StallKind.WORKER)
     by_worker = stopped_s.sum(axis=(0, 2, 3)).reshape(-1, n_stages, stopped_s.shape[-1]).sum(axis=0).T
     if not by_worker.any() or not _ends_of_worst(transfers, by_worker > 0):
         return False
