@@ -15,7 +15,7 @@ from diagnose.model.members import Members
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
-from diagnose.whatif.components.expert import find_experts, find_moved, read_experts
+from diagnose.whatif.components.expert import find_experts, find_hot, find_moved, read_experts
 from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
@@ -132,6 +132,11 @@ def _take_apart(
         # Who is slow with all of its group is taken for experts then: nobody who was found is to be lost.
         finds_all = again.workers.slow.any() and (again.workers.slow >= apart.workers.slow).all()
         apart = again if finds_all else apart
+    if experts.ratio is None and apart.experts.ratio is not None and moved_ratio is None:
+        moved_ratio = find_hot(alike_s, apart.workers.slow)
+        if moved_ratio is not None:
+            alike_s = alike_s / moved_ratio
+            apart = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, by_member=by_member)
     typical_s, step_ratio, workers, microbatches = apart.typical_s, apart.step_ratio, apart.workers, apart.microbatches
     experts, own_places, left = apart.experts, apart.own_places, apart.left
     if moved_ratio is not None:

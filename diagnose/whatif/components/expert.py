@@ -49,6 +49,10 @@ RESPONSES = (0.5, 0.125)
 MOVED_SHARE = 0.3
 #: A rank that is long all the time by so many times what the one that changes most does (standard deviation) is slow by itself.
 STAYS_DEVIATIONS = 3.0
+#: As many workers, on this part of the stages, are not slow one by one where experts are uneven ...
+MANY_WORKERS, MANY_STAGES = 3, 0.5
+#: ... each by a factor of his own: those of one host or one fault are as slow as each other up to this part.
+OWN_FACTORS = 0.25
 #: Members of a group share at least this part.
 ALIKE_FROM = 0.5
 #: ... and as much, up to chance, as a part of the group: two groups taken as one are at most half as much alike.
@@ -134,17 +138,64 @@ def find_moved(work_s: Seconds, ep_size: int | None) -> tuple[float | None, Seco
     moved = max(1.0 - together / alone, 0.0)
     if together > MOVED_SHARE * alone:
         return moved, None
-    own = np.log(level_s / level_s.mean(axis=-1, keepdims=True))
-    scale = np.sqrt((own**2).mean(axis=(1, 2, 3, 4)))
-    slope = float(np.clip(scale[1] / scale[0], *SLOPES))
-    both = _agree(own[0], own[1] / slope)  # (n_virtual, n_steps, n_groups, size)
+    both, slope = _agree_on(np.log(level_s / level_s.mean(axis=-1, keepdims=True)))  # (n_virtual, n_steps, n_groups, size)
     stays = both.mean(axis=1, keepdims=True)
     most = STAYS_DEVIATIONS * both.std(axis=1, keepdims=True).max(axis=-1, keepdims=True)
     slow = (stays > most) & ~_are_made_up_for(level_s, stays > most)
     both = np.where(slow.any(axis=-1, keepdims=True), both - stays, both)
-    both = np.broadcast_to(both.reshape(both.shape[0], 1, -1, n_dp), work_s.shape[1:])
-    slopes = [1.0, slope, *(_slope_of_weights(both, of_weights) for of_weights in work_s[2:])]
-    return moved, np.exp(np.stack([both * by for by in slopes]))
+    return moved, _lengthen(work_s, both.reshape(*both.shape[:2], n_dp), slope)
+
+
+def find_hot(work_s: Seconds, slow: Bools) -> Seconds | None:
+    """Find experts that stay hot, in a job whose experts are uneven from microbatch to microbatch: nobody is slow by himself there.
+
+    Many workers here and there, each by his own factor, are not slow one by one beside a cause that makes all of them so.
+
+    Parameters
+    ----------
+    work_s : ndarray of float64, axes as in `Breakdown`
+        Computes without waits and recorded pauses, seconds.
+    slow : ndarray of bool, shape (n_dp, n_stages)
+        Who looks slow.
+
+    Returns
+    -------
+    ratio : ndarray of float64, or None
+        How long the computes of each rank and step are against those of their virtual stage, axes as `work_s`; None where those
+        who look slow are few, whole replicas or one pace.
+    """
+    n_dp, n_stages = slow.shape
+    are_replicas = bool((slow.any(axis=1) == slow.all(axis=1)).all())
+    if n_dp < 2 or slow.sum() < MANY_WORKERS or slow.any(axis=0).mean() < MANY_STAGES or are_replicas:
+        return None
+    level_s = nan_median(work_s[:2], axis=2)  # (2, n_virtual, n_steps, n_dp)
+    if not (level_s > 0).all():
+        return None
+    own = np.log(level_s)
+    own -= np.median(own, axis=(2, 3), keepdims=True)
+    own -= np.median(own, axis=(1, 3), keepdims=True)  # slow steps of the job
+    both, slope = _agree_on(own - np.log(np.exp(own).mean(axis=(2, 3), keepdims=True)))
+    stays = np.median(both, axis=1)  # (n_virtual, n_dp)
+    who = np.tile(slow.T, (len(stays) // n_stages, 1))
+    if robust_deviation(stays[who] - np.median(stays[who])) < OWN_FACTORS * np.median(stays[who]):
+        return None
+    by_itself = stays > np.median(stays) + FAR_DEVIATIONS * robust_deviation(stays - np.median(stays))
+    both = np.where(by_itself[:, None], both - stays[:, None], both)
+    return _lengthen(work_s, both, slope)
+
+
+def _agree_on(own: Seconds) -> tuple[Seconds, float]:
+    """Take what forwards and backwards (first axis) agree on, in terms of forwards, and how much longer backwards are for each 1."""
+    scale = np.sqrt((own**2).mean(axis=tuple(range(1, own.ndim))))
+    slope = float(np.clip(scale[1] / scale[0], *SLOPES)) if scale[0] > 0 else 1.0
+    return _agree(own[0], own[1] / slope), slope
+
+
+def _lengthen(work_s: Seconds, both: Seconds, slope: float) -> Seconds:
+    """Say how much longer all computes are where forwards are by `both` (log), shape (n_virtual, n_steps, n_dp)."""
+    of_all = np.broadcast_to(both[:, None], work_s.shape[1:])
+    slopes = [1.0, slope, *(_slope_of_weights(of_all, of_weights) for of_weights in work_s[2:])]
+    return np.exp(np.stack([of_all * by for by in slopes]))
 
 
 def _are_made_up_for(level_s: Seconds, long: Bools) -> Bools:

@@ -303,3 +303,27 @@ def test_a_load_that_tells_in_every_second_step_alone_tells_nothing() -> None:
     explained, ratio = _fit_tokens(load, 1.0 + load * 0.01)
     assert explained > 0.9
     assert ratio is not None
+
+
+@pytest.mark.parametrize(("dp", "hot_share"), [(3, 0.8), (6, 0.6)])
+def test_experts_that_stay_hot_on_many_workers_are_no_slow_workers(dp: int, hot_share: float) -> None:
+    """Where experts are uneven anyway many workers here and there, each by his own factor, are theirs, with what that costs."""
+    spec = JobSpec(pp=3, dp=dp, microbatches=6, steps=30, seed=7)
+    experts = ExpertImbalance(spread=0.25, hot_share=hot_share, drift_steps=40.0)
+    said = measured(spec, experts).diagnosis
+    assert causes(said) == ["expert-imbalance"]
+    assert said.causes[0].recoverable == pytest.approx(make(spec, experts).truth.faults[0].recoverable, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [((1, 0), (1, 1), (1, 2)), ((1, 0), (2, 0), (1, 1), (2, 1)), ((0, 2),), ((0, 2), (2, 0))],
+    ids=["a replica", "a host", "one", "two"],
+)
+def test_slow_workers_beside_uneven_experts_are_slow(places: tuple[tuple[int, int], ...]) -> None:
+    """Workers of one pace, or few, stay who they are."""
+    spec = JobSpec(pp=3, dp=4, microbatches=6, steps=30, seed=7)
+    fault = WorkerFault(places=places, slowdown=1.4)
+    found = measure(make(spec, ExpertImbalance(spread=0.2), fault).trace)
+    assert causes(found.diagnosis)[0] == "worker-fault"
+    assert {tuple(at) for at in np.argwhere(found.breakdown.slow_workers).tolist()} == set(places)
