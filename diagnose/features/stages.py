@@ -15,8 +15,8 @@ READS_AS = {
     "with one dp rank, where a slow worker is a slow stage",
     "stage.forward_ratio": "as stage.ratio, of the forward; embedding and loss make it larger than that of the backward",
     "stage.backward_ratio": "as stage.ratio, of the backward",
-    "stage.contradicted_share": "part of the dp ranks on which another stage is the longest; 0 all alike, the layout, 0.9 one "
-    "worker; misleads with one dp rank, which nobody contradicts",
+    "stage.contradicted_share": "part of the dp ranks on which another stage is the longest, and none that is nearly as long; 0 all "
+    "alike, the layout, 0.9 one worker; misleads with one dp rank, which nobody contradicts",
     "stage.worker_doubt": "how probable it is that the long stage is its one worker, slow since the first step: with one dp rank "
     "they look the same; misleads where forward and backward are long by very different ratios, as with a loss",
     "stage.change_doubt": "how probable it is that the long stage is no layout, as it is far longer at one end of the trace than "
@@ -57,7 +57,8 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
         reason = "the job has one pipeline stage"
         return {name: Feature.missing(reason) for name in READS_AS}
     load = _by_stage(breakdown.typical_s, n_stages)  # (n_directions, n_stages)
-    worst = long_stages(breakdown, n_stages)[0]
+    long = long_stages(breakdown, n_stages)
+    worst = long[0]
     others = np.arange(n_stages) != worst
     forward, backward = measure_excess(breakdown, n_stages)
     found = {
@@ -70,7 +71,7 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
     as_peers_s = breakdown.compute_s / breakdown.worker_ratio[:, :, None]
     by_rank = np.nan_to_num(nan_median(as_peers_s, axis=(2, 3)))  # (2, n_virtual, n_dp)
     rank_load = by_rank.sum(axis=0).reshape(-1, n_stages, n_dp).sum(axis=0)
-    contradicted = float(np.mean(rank_load.argmax(axis=0) != worst))
+    contradicted = float(np.mean(~np.isin(rank_load.argmax(axis=0), long)))
     if n_dp == 1 and not breakdown.slow_workers.any():
         contradicted = (
             0.0  # of two stages about as long the median may find the other one longer; that is no contradiction

@@ -127,7 +127,7 @@ def _take_apart(
     apart = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, by_member=by_member)
     if experts.ratio is None and apart.experts.group > 1:
         # Experts that ranks share change what a whole stage takes, and hide who is slow on it, and how much: they are known now.
-        shared = _shared_by_group(alike_s, apart.experts.group)
+        shared = _shared_by_group(alike_s / apart.step_ratio[:, None, None, :, None], apart.experts.group)
         again = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, shared)
         # Who is slow with all of its group is taken for experts then: nobody who was found is to be lost.
         finds_all = again.workers.slow.any() and (again.workers.slow >= apart.workers.slow).all()

@@ -108,6 +108,20 @@ def test_a_rank_with_another_longest_stage_contradicts() -> None:
     assert measure_stages(parts, 2)["stage.contradicted_share"].value == pytest.approx(1 / 3)
 
 
+def test_one_of_two_long_stages_does_not_contradict_the_other() -> None:
+    """Stages 0 and 2 of four are as long, up to noise: which of both is the longest on a rank says nothing."""
+    base = components(n_dp=4, n_stages=4)
+    usual = np.array([1.2, 1.0, 1.21, 1.0])
+    by_rank = np.array([[1.22] * 4, [1.0] * 4, [1.2] * 4, [1.0] * 4])
+    parts = components(
+        n_dp=4,
+        n_stages=4,
+        typical_s=base.typical_s * usual,
+        compute_s=base.compute_s * by_rank[None, :, None, None],
+    )
+    assert measure_stages(parts, 4)["stage.contradicted_share"].value == 0.0
+
+
 def test_a_rank_without_values_is_no_contradiction_by_crash() -> None:
     """A dp rank without a single compute is survived, warnings being errors."""
     base = components()

@@ -5,8 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 
+from diagnose.faults.decoys import Evaluation
 from diagnose.faults.expert_imbalance import ExpertImbalance, draw_fault
 from diagnose.faults.fault import Fault
+from diagnose.faults.generate import generate
 from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
@@ -327,3 +329,13 @@ def test_slow_workers_beside_uneven_experts_are_slow(places: tuple[tuple[int, in
     found = measure(make(spec, ExpertImbalance(spread=0.2), fault).trace)
     assert causes(found.diagnosis)[0] == "worker-fault"
     assert {tuple(at) for at in np.argwhere(found.breakdown.slow_workers).tolist()} == set(places)
+
+
+def test_an_evaluation_beside_experts_that_all_ranks_share_is_planned() -> None:
+    """What all ranks of a stage share in a step is no expert of a group where all stages have it, as an evaluation."""
+    spec = JobSpec(pp=3, dp=4, microbatches=8, steps=24, contiguous=True, seed=3)
+    job = generate(spec, [ExpertImbalance(spread=0.15, group=4)], decoys=[Evaluation(period_steps=3, slowdown=1.8)])
+    found = measure(job.trace)
+    forwards, evaluates = found.breakdown.step_ratio[0], found.breakdown.steps % 3 == 0
+    assert forwards[evaluates].mean() / forwards[~evaluates].mean() == pytest.approx(1.8, rel=0.05)
+    assert causes(found.diagnosis) == ["expert-imbalance"]
