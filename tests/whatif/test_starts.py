@@ -100,6 +100,17 @@ def test_labels_that_are_late_now_and_then_are_late_on_one_stage() -> None:
     assert all(cause.cause != "garbage-collection" for cause in diagnosis.causes)
 
 
+def test_labels_of_all_ranks_are_late_beside_an_allocator_that_lets_some_computes_begin_late() -> None:
+    """A few stalls elsewhere, with a hundredth of the seconds, do not make nine of ten late first forwards of one stage nobody's."""
+    spec = JobSpec(pp=8, dp=8, microbatches=3, steps=24, evidence=False, seed=3)
+    late = DataLoading(kind="late-labels-alone", wait_ratio=20.0, probability=0.7, reads_last=True, reads_first=False)
+    stalls = AllocatorStall(on_stages=(0, 1, 2), stall_ratio=3.0, probability=0.02, inside_share=0.5)
+    job = generate(spec, [late, stalls])
+    first = diagnose_table(job.trace).causes[0]
+    assert first.cause == "data-loading" and first.confidence > 0.5
+    assert first.recoverable == pytest.approx(job.truth.faults[0].recoverable, abs=TOLERANCE)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-v", "dualpipev"])
 def test_labels_are_read_where_the_model_ends(schedule: Schedule) -> None:
     """Of a V the first worker holds the end of the model, too, and waits for labels in that chunk."""

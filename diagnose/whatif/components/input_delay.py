@@ -110,13 +110,19 @@ def _find_readers(found: LongStalls) -> list[int]:
 def _are_labels_late(found: LongStalls, last: int) -> bool:
     """Say whether ranks of the stage that ends the model alone begin forwards late, in most steps the first, or every one.
 
-    Or more of them than chance puts on that stage: collections choose none.
+    Or more of them than chance puts on that stage, and at the first microbatch: collections choose none.
     """
     all_late = found.long & (found.stalls.before_s > found.stalls.inside_s)
     late = all_late[0, last]
-    if not late.any() or late.sum() < all_late.sum() or found.long[1:, last].any():
+    # Stages whose backwards stall, too, have something else: as the allocator, which lets some computes begin late.
+    stalls_both = found.long[1:].any(axis=(0, 2, 3, 4)).reshape(-1, found.n_stages).any(axis=0)
+    quiet = np.tile(~stalls_both, len(found.long[0]) // found.n_stages)
+    if not late.any() or late.sum() < all_late[:, quiet].sum() or not quiet[last]:
         return False
-    if float(found.n_stages) ** (1 - int(late.any(axis=(0, 1)).sum())) < CHANCE:
+    chance = float(np.count_nonzero(~stalls_both)) ** (1 - int(late.any(axis=(0, 1)).sum()))
+    if late[0].sum() == late.sum():
+        chance *= float(len(late)) ** (1 - int(late.sum()))
+    if chance < CHANCE:
         return True
     in_steps = late.any(axis=0).sum(axis=0)  # (n_dp,)
     often = (in_steps >= MIN_STALLS) & (in_steps > MAX_COLLECTIONS_A_STEP * late.shape[1])
