@@ -15,8 +15,8 @@ READS_AS = {
     "with one dp rank, where a slow worker is a slow stage",
     "stage.forward_ratio": "as stage.ratio, of the forward; embedding and loss make it larger than that of the backward",
     "stage.backward_ratio": "as stage.ratio, of the backward",
-    "stage.contradicted_share": "part of the dp ranks on which another stage is the longest, and none that is nearly as long; 0 all "
-    "alike, the layout, 0.9 one worker; misleads with one dp rank, which nobody contradicts",
+    "stage.contradicted_share": "part of the dp ranks on which another stage is the longest, and none that is nearly as long; 0 "
+    "all alike, the layout, 0.9 one worker; misleads with one dp rank, which nobody contradicts",
     "stage.worker_doubt": "how probable it is that the long stage is its one worker, slow since the first step: with one dp rank "
     "they look the same; misleads where forward and backward are long by very different ratios, as with a loss",
     "stage.change_doubt": "how probable it is that the long stage is no layout, as it is far longer at one end of the trace than "

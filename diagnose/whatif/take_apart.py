@@ -124,19 +124,9 @@ def _take_apart(
         experts = dataclasses.replace(experts, moved=moved)
         alike_s = alike_s if moved_ratio is None else alike_s / moved_ratio
     by_member = told_by_member(members, compute_s, steps, n_stages) if compute_s.shape[-1] == 1 else None
-    apart = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, by_member=by_member)
-    if experts.ratio is None and apart.experts.group > 1:
-        # Experts that ranks share change what a whole stage takes, and hide who is slow on it, and how much: they are known now.
-        shared = _shared_by_group(alike_s / apart.step_ratio[:, None, None, :, None], apart.experts.group)
-        again = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, shared)
-        # Who is slow with all of its group is taken for experts then: nobody who was found is to be lost.
-        finds_all = again.workers.slow.any() and (again.workers.slow >= apart.workers.slow).all()
-        apart = again if finds_all else apart
-    if experts.ratio is None and apart.experts.ratio is not None and moved_ratio is None:
-        moved_ratio = find_hot(alike_s, apart.workers.slow)
-        if moved_ratio is not None:
-            alike_s = alike_s / moved_ratio
-            apart = _find_factors(observed, alike_s, order, n_stages, experts, ep_size, by_member=by_member)
+    apart, hot_ratio = _find_with_experts(observed, alike_s, order, n_stages, experts, ep_size, by_member)
+    if hot_ratio is not None:
+        moved_ratio = hot_ratio if moved_ratio is None else moved_ratio * hot_ratio
     typical_s, step_ratio, workers, microbatches = apart.typical_s, apart.step_ratio, apart.workers, apart.microbatches
     experts, own_places, left = apart.experts, apart.own_places, apart.left
     if moved_ratio is not None:
@@ -253,6 +243,32 @@ class _Factors:
     left: Seconds
     has_token_costs: bool
     is_told_by_ranks: bool
+
+
+def _find_with_experts(
+    observed: Sequence[Observed],
+    alike_s: Seconds,
+    order: Ints,
+    n_stages: int,
+    told: Experts,
+    ep_size: int | None,
+    by_member: Seconds | None,
+) -> tuple[_Factors, Seconds | None]:
+    """Find the factors of computes, anew where experts that times tell of hide them, or stay hot; with what `find_hot` says."""
+    apart = _find_factors(observed, alike_s, order, n_stages, told, ep_size, by_member=by_member)
+    if told.ratio is not None or apart.experts.ratio is None:
+        return apart, None
+    if apart.experts.group > 1:
+        # Experts that ranks share change what a whole stage takes, and hide who is slow on it, and how much: they are known now.
+        shared = _shared_by_group(alike_s / apart.step_ratio[:, None, None, :, None], apart.experts.group)
+        again = _find_factors(observed, alike_s, order, n_stages, told, ep_size, shared)
+        # Who is slow with all of its group is taken for experts then: nobody who was found is to be lost.
+        finds_all = again.workers.slow.any() and (again.workers.slow >= apart.workers.slow).all()
+        apart = again if finds_all else apart
+    hot_ratio = find_hot(alike_s, apart.workers.slow)
+    if hot_ratio is not None:
+        apart = _find_factors(observed, alike_s / hot_ratio, order, n_stages, told, ep_size, by_member=by_member)
+    return apart, hot_ratio
 
 
 def _find_factors(

@@ -101,7 +101,7 @@ def test_labels_that_are_late_now_and_then_are_late_on_one_stage() -> None:
 
 
 def test_labels_of_all_ranks_are_late_beside_an_allocator_that_lets_some_computes_begin_late() -> None:
-    """A few stalls elsewhere, with a hundredth of the seconds, do not make nine of ten late first forwards of one stage nobody's."""
+    """Stages that stall in both directions have something else: all other late forwards are first ones of the last stage."""
     spec = JobSpec(pp=8, dp=8, microbatches=3, steps=24, evidence=False, seed=3)
     late = DataLoading(kind="late-labels-alone", wait_ratio=20.0, probability=0.7, reads_last=True, reads_first=False)
     stalls = AllocatorStall(on_stages=(0, 1, 2), stall_ratio=3.0, probability=0.02, inside_share=0.5)

@@ -187,7 +187,7 @@ def find_hot(work_s: Seconds, slow: Bools) -> Seconds | None:
 
 
 def _agree_on(own: Seconds) -> tuple[Seconds, float]:
-    """Take what forwards and backwards (first axis) agree on, in terms of forwards, and how much longer backwards are for each 1."""
+    """Take what forwards and backwards (first axis) agree on, as forwards have it, and how much longer backwards are for each 1."""
     scale = np.sqrt((own**2).mean(axis=tuple(range(1, own.ndim))))
     slope = float(np.clip(scale[1] / scale[0], *SLOPES)) if scale[0] > 0 else 1.0
     return _agree(own[0], own[1] / slope), slope
