@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from diagnose.model.components import Experts
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import keep_where, lower_median, nan_median, robust_deviation, take_where
+from diagnose.numerics.robust import MAD_TO_SIGMA, keep_where, lower_median, nan_median, robust_deviation, take_where
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place, Places, iterate_blocks, list_computes, place_of
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
@@ -37,6 +37,8 @@ FAR_DEVIATIONS = 4.0
 PRICE_COMPUTES = 10.0
 #: A pause is no work: beyond this many robust deviations it counts as so many.
 CLIP_DEVIATIONS = 6.0
+#: ... and where more than this part of computes pause, on more than this part of the stages, stages of a rank cannot be compared.
+MANY_PAUSES, MANY_PAUSED_STAGES = 0.05, 1.0 / 3.0
 #: ... of what tokens do not tell, as it is known after so many rounds.
 N_ROUNDS = 4
 #: Backwards are long by this much for each 1 of forwards (production jobs: 0.7 to 1.4), whatever noise makes of it.
@@ -247,19 +249,21 @@ def find_experts(
     if n_virtual < 2 or n_microbatches < 2 or n_steps * n_dp < MIN_STEPS or there.sum() < MIN_COMPUTES:
         return told, whole_left
     logs = keep_where(there, np.log(np.maximum(left, TINY_RATIO)), np.nan)
+    steady = _are_steady(logs)
+    asked = steady if steady.any() else ~steady
     documents = np.log(microbatch_ratio)[:2, None]
     has_documents = bool(documents.any())
     whole = _contrast(logs + documents if has_documents else logs, there)
     contrast = whole
     if has_documents:
-        logs = _without_documents(logs, documents.mean(axis=0), there)
+        logs = _without_documents(logs, documents.mean(axis=0), there, asked)
         contrast = _contrast(logs, there)
     scale = np.sqrt((contrast**2).mean(axis=(1, 2, 3, 4)))
     if not (scale > 0).all():
         return told, whole_left
-    trials = [_count_ranks(values) for values in (contrast, whole, there)]
+    trials = [_count_ranks(values[..., asked]) for values in (contrast, whole, there)]
     alone_share, chance = _share_alone(trials[1], trials[2]), _beyond_chance(trials[0], trials[2])
-    explained = _predict_other_direction(trials[0], trials[2]) if chance >= CHANCE_DEVIATIONS else 0.0
+    explained = _predict_other_direction(trials[0], trials[2]) if chance >= CHANCE_DEVIATIONS and steady.any() else 0.0
     found = dataclasses.replace(told, explained=explained, alone_share=alone_share)
     if told.ratio is not None or explained < LEAST_EXPLAINED:
         return found, whole_left
@@ -368,18 +372,33 @@ def _deviations_above_zero(by_step: Seconds) -> float:
     return float(by_step.mean() / max(by_step.std(ddof=1) / math.sqrt(len(by_step)), TINY_RATIO))
 
 
-def _without_documents(logs: Seconds, documents: Seconds, there: Bools) -> Seconds:
+def _are_steady(logs: Seconds) -> Bools:
+    """Mark the ranks that stages can be compared on, shape (n_dp,): on a third of those of others pauses are frequent.
+
+    There what stages share cannot be told from what they do not: a pause is in one direction.
+    """
+    forward, backward = (robust_deviation(of[np.isfinite(of)]) for of in logs)
+    apart = logs[0] - logs[1] * np.clip(forward / max(backward, TINY_RATIO), 1.0 / SLOPES[1], 1.0 / SLOPES[0])
+    apart = np.abs(apart - nan_median(apart, axis=(1, 2, 3), keepdims=True))
+    n_far = (apart > CLIP_DEVIATIONS * MAD_TO_SIGMA * np.nanmedian(apart)).sum(axis=(1, 2))
+    often = n_far > MANY_PAUSES * np.isfinite(apart).sum(axis=(1, 2))  # (n_virtual, n_dp)
+    return np.asarray(often.mean(axis=0) <= MANY_PAUSED_STAGES)
+
+
+def _without_documents(logs: Seconds, documents: Seconds, there: Bools, asked: Bools) -> Seconds:
     """Take out how stages respond to longer documents than others do: one with work of another kind is long by less.
 
-    `documents` is the log of what all stages of a microbatch share, shape (1, n_microbatches, n_steps, n_dp).
+    `documents` is the log of what all stages of a microbatch share, shape (1, n_microbatches, n_steps, n_dp); `asked` are the ranks
+    that tell how, shape (n_dp,).
     """
-    lengths = keep_where(there, documents - documents.mean())
-    left, n = np.array(logs), np.maximum(there.sum(axis=(1, 2, 3), keepdims=True), 1)
+    lengths, fitted = keep_where(there, documents - documents.mean()), there & asked
+    left, n = np.array(logs), np.maximum(fitted.sum(axis=(1, 2, 3), keepdims=True), 1)
     for power, most in enumerate(RESPONSES, start=1):
         x = lengths**power
-        x = keep_where(there, x - x.sum(axis=(1, 2, 3), keepdims=True) / n)
-        products, squares = keep_where(there, left * x).sum(axis=(2, 3, 4)), (x * x).sum(axis=(1, 2, 3))
-        response = np.clip(products / np.maximum(squares, TINY_RATIO), -most, most)
+        x = keep_where(there, x - keep_where(fitted, x).sum(axis=(1, 2, 3), keepdims=True) / n)
+        of_fitted = keep_where(fitted, x)
+        products = keep_where(fitted, left * of_fitted).sum(axis=(2, 3, 4))
+        response = np.clip(products / np.maximum((of_fitted**2).sum(axis=(1, 2, 3)), TINY_RATIO), -most, most)
         left -= response[:, :, None, None, None] * x
     return left
 

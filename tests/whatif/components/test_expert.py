@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from diagnose.faults.allocator_stall import AllocatorStall
 from diagnose.faults.decoys import Evaluation
 from diagnose.faults.expert_imbalance import ExpertImbalance, draw_fault
 from diagnose.faults.fault import Fault
@@ -339,3 +340,14 @@ def test_an_evaluation_beside_experts_that_all_ranks_share_is_planned() -> None:
     forwards, evaluates = found.breakdown.step_ratio[0], found.breakdown.steps % 3 == 0
     assert forwards[evaluates].mean() / forwards[~evaluates].mean() == pytest.approx(1.8, rel=0.05)
     assert causes(found.diagnosis) == ["expert-imbalance"]
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_documents_beside_many_stalls_of_some_ranks_are_no_experts(seed: int) -> None:
+    """Where a stage of two stalls in every seventh compute of a rank nothing tells what both share: the other ranks are asked."""
+    spec = JobSpec(pp=2, dp=4, microbatches=32, steps=24, noise=2.5, evidence=False, seed=seed)
+    stalls = AllocatorStall(on_stages=(0,), on_dp_ranks=(0, 2), stall_ratio=9.0, probability=0.15, spread=0.6)
+    documents = SequenceImbalance(packed_tokens=16384, median_tokens=2400.0, length_spread=1.07, quadratic_share=0.36)
+    found = measure(make(spec, stalls, documents).trace)
+    assert found.breakdown.experts.explained == 0.0
+    assert "expert-imbalance" not in causes(found.diagnosis)
