@@ -92,7 +92,7 @@ def _weigh_against_worker(breakdown: Breakdown, trace: Trace) -> float:
     if experts.ratio is not None:
         slow = breakdown.slow_workers
         few = slow.sum() == 1 or (slow.mean() <= FEW_SHARE and slow.any(axis=0).mean() < MANY_STAGES_SHARE)
-        alone = few and _has_outlier(breakdown) and not _are_whole_groups(slow, ep_size)
+        alone = few and _has_outlier(breakdown) and not _are_whole_groups(slow, ep_size or experts.group)
         if not alone:
             return SHARED_CHANCE
         # A throttled card keeps its memory's pace: an optimizer that is none the slower proves nothing.
@@ -142,10 +142,10 @@ def _has_slow_optimizer(breakdown: Breakdown, trace: Trace) -> bool | None:
     return usual >= max(OPTIMIZER_SHARE * float(behind[at].mean()), float(np.log(SLOW_OPTIMIZER)), chance)
 
 
-def _are_whole_groups(slow: Bools, ep_size: int | None) -> bool:
+def _are_whole_groups(slow: Bools, ep_size: int) -> bool:
     """Say whether all who share experts with a slow worker, shape (n_dp, n_stages), are slow: they wait for each other inside."""
     n_dp = len(slow)
-    if not ep_size or n_dp % ep_size:
+    if ep_size == 1 or n_dp % ep_size:
         return False
     groups = slow.reshape(n_dp // ep_size, ep_size, -1)
     return bool((groups.any(axis=1) == groups.all(axis=1)).all())

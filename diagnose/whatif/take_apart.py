@@ -217,9 +217,16 @@ def _without(
 
 
 def _shared_by_group(alike_s: Seconds, group: int) -> Seconds:
-    """Say how long each compute is against the stage's usual one on the quicker ranks of each group, shape of `alike_s`."""
+    """Say how long each compute is against the stage's usual one on the quicker ranks of each group, shape of `alike_s`.
+
+    What all stages have of it is the step's, and nobody's experts.
+    """
     quick = lower_median(alike_s.reshape(*alike_s.shape[:4], -1, group), axis=5)
-    return np.repeat(quick / nan_median(quick, axis=(2, 3, 4), keepdims=True), group, axis=4)
+    shared = quick / nan_median(quick, axis=(2, 3, 4), keepdims=True)
+    of_step = np.log(nan_median(shared, axis=2))  # (2, n_virtual, n_steps, n_groups)
+    least, most = (end(of_step, axis=(1, 3)) for end in (np.nanmin, np.nanmax))
+    step = np.exp(np.maximum(least, 0.0) + np.minimum(most, 0.0))
+    return np.repeat(shared / step[:, None, None, :, None], group, axis=4)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -260,7 +267,7 @@ def _find_with_experts(
         return apart, None
     if apart.experts.group > 1:
         # Experts that ranks share change what a whole stage takes, and hide who is slow on it, and how much: they are known now.
-        shared = _shared_by_group(alike_s / apart.step_ratio[:, None, None, :, None], apart.experts.group)
+        shared = _shared_by_group(alike_s, apart.experts.group)
         again = _find_factors(observed, alike_s, order, n_stages, told, ep_size, shared)
         # Who is slow with all of its group is taken for experts then: nobody who was found is to be lost.
         finds_all = again.workers.slow.any() and (again.workers.slow >= apart.workers.slow).all()
