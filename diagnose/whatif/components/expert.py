@@ -37,8 +37,8 @@ FAR_DEVIATIONS = 4.0
 PRICE_COMPUTES = 10.0
 #: A pause is no work: beyond this many robust deviations it counts as so many.
 CLIP_DEVIATIONS = 6.0
-#: ... and where more than this part of computes pause, on more than this part of the stages, stages of a rank cannot be compared.
-MANY_PAUSES, MANY_PAUSED_STAGES = 0.05, 1.0 / 3.0
+#: ... and where more than this part of computes pause, on this part of the stages, stages of a rank cannot be compared.
+MANY_PAUSES, MANY_PAUSED_STAGES = 0.05, 0.5
 #: ... of what tokens do not tell, as it is known after so many rounds.
 N_ROUNDS = 4
 #: Backwards are long by this much for each 1 of forwards (production jobs: 0.7 to 1.4), whatever noise makes of it.
@@ -373,7 +373,7 @@ def _deviations_above_zero(by_step: Seconds) -> float:
 
 
 def _are_steady(logs: Seconds) -> Bools:
-    """Mark the ranks that stages can be compared on, shape (n_dp,): on a third of those of others pauses are frequent.
+    """Mark the ranks that stages can be compared on, shape (n_dp,): on half of the stages of others pauses are frequent.
 
     There what stages share cannot be told from what they do not: a pause is in one direction.
     """
@@ -382,7 +382,7 @@ def _are_steady(logs: Seconds) -> Bools:
     apart = np.abs(apart - nan_median(apart, axis=(1, 2, 3), keepdims=True))
     n_far = (apart > CLIP_DEVIATIONS * MAD_TO_SIGMA * np.nanmedian(apart)).sum(axis=(1, 2))
     often = n_far > MANY_PAUSES * np.isfinite(apart).sum(axis=(1, 2))  # (n_virtual, n_dp)
-    return np.asarray(often.mean(axis=0) <= MANY_PAUSED_STAGES)
+    return np.asarray(often.mean(axis=0) < MANY_PAUSED_STAGES)
 
 
 def _without_documents(logs: Seconds, documents: Seconds, there: Bools, asked: Bools) -> Seconds:
