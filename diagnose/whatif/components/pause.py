@@ -5,12 +5,15 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, fill_nan, lower_median, nan_median
+from diagnose.numerics.robust import MAD_TO_SIGMA, fill_nan, lower_median, nan_median, weighted_median
 from diagnose.whatif.components.component import Component, Part
 
 #: A pause stands out by this many robust deviations, and by this part of the operation (prototype).
 PAUSE_DEVIATIONS = 6.0
 PAUSE_RATIO = 0.03
+#: Pauses of a known length are told from this part of that on, where the longer ones are more than so many times the shorter ones.
+#: ... and so many.
+HIDDEN_SHARE, FEW_SHORTER, MIN_HIDDEN = 0.5, 4.0, 12
 #: What makes one backward of a worker longer in this part of its steps, of so many at least, belongs to the schedule.
 STRUCTURE_SHARE = 0.9
 MIN_STRUCTURE_STEPS = 5
@@ -40,7 +43,10 @@ def find_pauses(
     noise = _measure_noise(left - 1.0, n_stages)
     usual_s = work_s / np.where(left > 0, left, 1.0)
     rest_s = fill_nan(free_s - usual_s)
-    pause_s = np.where(rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s, rest_s, 0.0)
+    least_s = max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s
+    pause_s = np.where(rest_s > least_s, rest_s, 0.0)
+    if len(pause_s) > 1:
+        pause_s[:2] += [_find_hidden(pause_s, rest_s, least_s, direction) for direction in range(2)]
     _keep_in_work(pause_s, ~np.isnan(work_s), at_own_places)
     return pause_s, noise
 
@@ -54,6 +60,21 @@ def _measure_noise(rest: Seconds, n_stages: int) -> float:
     mad = nan_median(np.moveaxis(off, (2, 5), (0, 1)).reshape(n_stages * rest.shape[-1], -1), axis=1)
     mad = mad[np.isfinite(mad)]
     return float(MAD_TO_SIGMA * lower_median(mad)) if len(mad) else 0.0
+
+
+def _find_hidden(pause_s: Seconds, rest_s: Seconds, least_s: Seconds, direction: int) -> Seconds:
+    """Find the pauses of a direction that are as long as those of the other one, where that does not stand out there.
+
+    What stands out in forwards may be less than ordinary variation of backwards, which are longer. That these are longer by as much
+    is no chance where hardly any are as much shorter.
+    """
+    lengths = pause_s[1 - direction][pause_s[1 - direction] > 0]
+    length_s = weighted_median(lengths, lengths) or 0.0
+    lower_s = np.maximum(HIDDEN_SHARE * least_s[direction], length_s / 2.0)
+    asked = (lower_s < length_s) & (least_s[direction] > lower_s) & (pause_s[direction] == 0)
+    longer, shorter = ((asked & (of > lower_s)) for of in (rest_s[direction], -rest_s[direction]))
+    are_pauses = longer.sum() >= MIN_HIDDEN + FEW_SHORTER * shorter.sum()
+    return np.where(longer & are_pauses, rest_s[direction], 0.0)
 
 
 def _keep_in_work(pause_s: Seconds, there: Bools, at_own_places: Bools | None = None) -> None:
