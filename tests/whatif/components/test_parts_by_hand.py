@@ -596,6 +596,30 @@ def test_a_pause_stands_out() -> None:
     assert np.count_nonzero(find_pauses(work_s * left, 1.07 * work_s * left, left, 2)[0]) == work_s.size
 
 
+@pytest.mark.parametrize(
+    ("in_backwards", "two_sided", "found"),
+    [(True, False, True), (False, False, False), (True, True, False)],
+    ids=["both directions", "forwards alone", "backwards that vary as much either way"],
+)
+def test_pauses_that_do_not_stand_out_in_longer_computes(*, in_backwards: bool, two_sided: bool, found: bool) -> None:
+    """A pause of half a forward is a fifth of a backward, which varies by a twentieth: as many are that long as of the forwards."""
+    rng = np.random.default_rng(11)
+    usual_s = np.broadcast_to(np.array([1.0, 2.5])[:, None, None, None, None], (2, 2, 8, 20, 4))
+    left = np.exp(rng.normal(scale=0.05, size=usual_s.shape))
+    pauses = rng.random(usual_s.shape) < 0.1
+    if not in_backwards:
+        pauses[1] = False
+    longer_s = np.where(pauses, 0.5, 0.0)
+    if two_sided:
+        longer_s[1] *= rng.choice([-1.0, 1.0], size=longer_s[1].shape)
+    left += longer_s / usual_s
+    pause_s, _ = find_pauses(usual_s * left, usual_s * left, left, 2)
+    share = np.mean(pause_s > 0, axis=(1, 2, 3, 4))
+    assert share[0] == pytest.approx(0.1, abs=0.02)
+    assert (share[1] > 0.07) == found
+    assert found or share[1] < 0.01
+
+
 def test_noise_is_that_of_the_usual_worker() -> None:
     """The lower median over workers; nothing where nothing is known."""
     rest = np.zeros((1, 2, 1, 4, 2))  # one direction, two stages, two ranks
@@ -862,14 +886,18 @@ def test_tokens_that_say_nothing_explain_nothing() -> None:
 
 @pytest.mark.parametrize(("response", "kept"), [(-0.4, 0.0), (0.1, 0.0), (0.5, 0.0), (0.9, 0.4)])
 def test_documents_are_taken_out_of_what_is_there(response: float, kept: float) -> None:
-    """By half of what all stages are long with them at most, however many of a stage's computes were not recorded."""
+    """By half of what all stages are long with them at most, however many of a stage's computes were not recorded.
+
+    One rank that is not asked, and is long for something else, changes nothing.
+    """
     rng = np.random.default_rng(7)
-    documents = rng.normal(scale=0.1, size=(1, 8, 12, 4))
+    documents, asked = rng.normal(scale=0.1, size=(1, 8, 12, 4)), np.arange(4) < 3
     for chance in (1.0, 0.3):
         there = rng.random(documents.shape) < chance
         logs = np.where(there, response * (documents - documents.mean()), np.nan)
-        left = _without_documents(np.stack([logs, logs]), documents, there)
-        assert np.nanstd(left) == pytest.approx(0.1 * kept, abs=0.005)
+        logs[..., 3] -= 2.0 * documents[..., 3]
+        left = _without_documents(np.stack([logs, logs]), documents, there, asked)
+        assert np.nanstd(left[..., asked]) == pytest.approx(0.1 * kept, abs=0.01)
 
 
 def test_directions_that_are_far_apart_do_not_agree() -> None:
