@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
-from diagnose.numerics.robust import median, robust_deviation
+from diagnose.numerics.robust import median, nan_median, robust_deviation
+from diagnose.whatif.batches import HELD_SHARE
 from diagnose.whatif.computes import DIRECTION_OF, find_computes, iterate_blocks, place_of
 from diagnose.whatif.graph import split_nodes
 from diagnose.whatif.levels import stack
@@ -60,6 +61,8 @@ CHANCE_ERROR = 0.5
 SIZES = (0.5, 0.75, 0.9, 0.95)
 #: Without the waits the computes must vary so much less, where all of them overlap.
 MAX_SPREAD_RATIO = 0.5
+#: ... or, where gathers are for the next compute, so that nearly all are beside some.
+FEW_APART_RATIO = 0.8
 
 #: One wait: block, node, seconds of shape (n_steps, n_dp), and what held it up.
 _Wait = tuple[int, int, Seconds, "WaitedFor"]
@@ -75,6 +78,8 @@ class _InFlight:
     sources: tuple[int, ...]
     #: The gradients of its own chunk are among them.
     has_own: bool = False
+    #: They are for the next compute: nearly all computes are beside some.
+    prefetched: bool = False
 
 
 #: What held a compute up: the communication nodes, each with its lanes, shape (n_steps, n_dp).
@@ -306,6 +311,30 @@ def _are_rival_collectives(nodes: Nodes) -> Bools:
     return of_types(nodes.op, (Op.REDUCE_SCATTER, Op.ALL_GATHER)) & ~are_gathered_anew(nodes)
 
 
+def _are_prefetched(o: Observed) -> Bools:
+    """Mark gathers and reductions of workers that gather parameters for the next compute, which finds them there; shape (n_nodes,).
+
+    There are as many gathers as computes: the first one ends before the first of these, each other begins as the one before runs.
+    """
+    block, nodes = o.block, o.block.nodes
+    found, anew = np.zeros(len(nodes), dtype=bool), are_gathered_anew(nodes)
+    usual_s = block.start_s.mean(axis=(1, 2))
+    for stage in np.unique(nodes.stage[anew]).tolist():
+        gathers, computes = (
+            np.flatnonzero((nodes.stage == stage) & of)
+            for of in (nodes.op == Op.ALL_GATHER, of_types(nodes.op, DIRECTIONS))
+        )
+        if len(gathers) != len(computes):
+            continue
+        gathers, computes = (of[np.argsort(usual_s[of], kind="stable")] for of in (gathers, computes))
+        begin_s, there_s = block.start_s[computes], block.end_s[gathers]
+        ready = there_s <= begin_s + LAUNCH_TOLERANCE * (block.end_s[computes] - begin_s)
+        ahead = block.start_s[gathers[1:]] >= begin_s[:-1]
+        if min(float(ready.mean()), float(ahead.mean())) >= HELD_SHARE:
+            found |= (nodes.stage == stage) & of_types(nodes.op, (Op.REDUCE_SCATTER, Op.ALL_GATHER))
+    return found
+
+
 def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
     """List the computes that usually start while communication of a type is in flight on their worker."""
     block, nodes = o.block, o.block.nodes
@@ -314,7 +343,12 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
     start_s = block.start_s.reshape(n_nodes, -1)[:, ::stride]
     end_s = block.end_s.reshape(n_nodes, -1)[:, ::stride]
     rivals = _are_rival_collectives(nodes) if op in DP_COLLECTIVES else True
-    of_type, computing = np.flatnonzero((nodes.op == op) & rivals), np.flatnonzero(of_types(nodes.op, DIRECTIONS))
+    # Where each gather is for the next compute reductions and gathers move one after the other: that is one wait.
+    prefetched = _are_prefetched(o) if op == Op.ALL_GATHER else np.zeros(n_nodes, dtype=bool)
+    of_type, computing = (
+        np.flatnonzero((nodes.op == op) & rivals | prefetched),
+        np.flatnonzero(of_types(nodes.op, DIRECTIONS)),
+    )
     if not len(of_type):
         return []
     usual_s = start_s.mean(axis=1)
@@ -324,11 +358,12 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
         if not len(sources):
             continue
         sources = sources[np.argsort(usual_s[sources], kind="stable")]
-        if op == Op.ALL_GATHER:
+        in_turn = op == Op.ALL_GATHER and not prefetched[sources].any()
+        if in_turn:
             sources = sources[-MAX_CHUNKS:]
         at = np.searchsorted(usual_s[sources], usual_s[computes]) - np.arange(MAX_IN_FLIGHT - 2, -2, -1)[:, None]
         near = sources[np.clip(at, 0, len(sources) - 1)]  # (MAX_IN_FLIGHT, n_computes)
-        if op == Op.ALL_GATHER:  # one after the other: which is in flight differs from step to step
+        if in_turn:  # one after the other: which is in flight differs from step to step
             near = np.broadcast_to(sources[:, None], (len(sources), len(computes)))
         begin_s, took_s = start_s[computes], end_s[computes] - start_s[computes]
         latest_s, least_s = begin_s + LAUNCH_TOLERANCE * took_s, begin_s + MIN_OVERLAP_SHARE * took_s
@@ -342,8 +377,46 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
             direction = DIRECTION_OF[int(nodes.op[node])]
             in_flight = list(dict.fromkeys(near[:, i].tolist()))
             has_own = bool(are_own_gradients(nodes, np.array(in_flight), node).any())
-            found.append(_InFlight(node, direction, tuple(in_flight), has_own))
+            found.append(_InFlight(node, direction, tuple(in_flight), has_own, bool(prefetched[in_flight].any())))
     return found
+
+
+def _compare_with_partners(
+    observed: Sequence[Observed],
+    pairs: Sequence[Sequence[_InFlight]],
+    direction: int,
+    known: Sequence[Waits],
+    n_stages: int,
+    variants: Seconds | None,
+) -> tuple[list[tuple[int, int, int]], list[Seconds], list[Seconds], list[Seconds], list[Seconds]]:
+    """List the computes of a direction as (block, node, virtual stage), and what their partners take, seconds.
+
+    Then, over that, how long they take themselves, how long communication in flight overlaps them, and outlasts their start.
+    """
+    places: list[tuple[int, int, int]] = []
+    ratios, waits, outlasting, partners = [], [], [], []
+    for i, (o, of_block) in enumerate(zip(observed, pairs, strict=True)):
+        in_flight = {p.node: p for p in of_block if p.direction == direction}
+        beside = {p.node for p in of_block if p.prefetched}
+        for node, partner, place in _partners(o, direction, n_stages):
+            other = np.maximum(_duration(o, partner, known[i].seconds), 1e-12)
+            if partner in beside:  # it may wait as well
+                other = np.broadcast_to(nan_median(other, axis=0), other.shape)
+            # Without a pipeline the last microbatch is unlike the others, too, where only its backward waits for gradients.
+            awaits_own = (
+                node in in_flight and in_flight[node].has_own and variants is not None and variants.shape[1] == 1
+            )
+            if variants is not None and not awaits_own:
+                here, there = (variants[place_of(o.block.nodes, n, n_stages)] for n in (node, partner))
+                other = other * (here / there)
+            places.append((i, node, place))
+            partners.append(other)
+            ratios.append(_duration(o, node, known[i].seconds) / other)
+            p = in_flight.get(node)
+            overlap_s, outlasting_s, _ = _overlap(o, p) if p is not None else (np.zeros(other.shape),) * 3
+            waits.append(overlap_s / other)
+            outlasting.append(outlasting_s / other)
+    return places, partners, ratios, waits, outlasting
 
 
 def _find_waits(
@@ -360,26 +433,9 @@ def _find_waits(
     documents, long stages and slow workers are the same for both. The score says how many usual computes long all waits are; 0
     where no more are held up than by chance. Beside it by how many standard deviations they are more.
     """
-    places: list[tuple[int, int, int]] = []
-    ratios, waits, outlasting, partners = [], [], [], []
-    for i, (o, of_block) in enumerate(zip(observed, pairs, strict=True)):
-        in_flight = {p.node: p for p in of_block if p.direction == direction}
-        for node, partner, place in _partners(o, direction, n_stages):
-            other = np.maximum(_duration(o, partner, known[i].seconds), 1e-12)
-            # Without a pipeline the last microbatch is unlike the others, too, where only its backward waits for gradients.
-            awaits_own = (
-                node in in_flight and in_flight[node].has_own and variants is not None and variants.shape[1] == 1
-            )
-            if variants is not None and not awaits_own:
-                here, there = (variants[place_of(o.block.nodes, n, n_stages)] for n in (node, partner))
-                other = other * (here / there)
-            places.append((i, node, place))
-            partners.append(other)
-            ratios.append(_duration(o, node, known[i].seconds) / other)
-            p = in_flight.get(node)
-            overlap_s, outlasting_s, _ = _overlap(o, p) if p is not None else (np.zeros(other.shape),) * 3
-            waits.append(overlap_s / other)
-            outlasting.append(outlasting_s / other)
+    places, partners, ratios, waits, outlasting = _compare_with_partners(
+        observed, pairs, direction, known, n_stages, variants
+    )
     nothing = (0.0, 0.0, list[_Wait]())
     if not places:
         return nothing
@@ -387,10 +443,14 @@ def _find_waits(
     virtual = np.concatenate([np.full(r.size, v) for r, (_, _, v) in zip(ratios, places, strict=True)])
     there = np.isfinite(y)
     overlapping = there & (x > MIN_OVERLAP_SHARE * y) & (x < y)
-    apart = there & (x <= 0)
+    prefetched = any(
+        p.prefetched for of_block in pairs for p in of_block
+    )  # then the last one of a step alone stands apart
+    apart = there & (x <= 0) & (not prefetched)
     if overlapping.sum() < MIN_OVERLAPS:
         return nothing
-    usual, sigma = _usual_ratio(y, x, apart, overlapping, virtual)
+    most = FEW_APART_RATIO if prefetched else MAX_SPREAD_RATIO
+    usual, sigma = _usual_ratio(y, x, apart, overlapping, virtual, most)
     within = np.maximum(HELD_DEVIATIONS * sigma, HELD_RATIO * usual)
     telling = overlapping & (x > TELLING_SHARE * usual)
     held = overlapping & _is_held(y - usual, x, within)
@@ -410,6 +470,8 @@ def _find_waits(
     of_size = _size_of(np.concatenate([seconds.ravel() for seconds in partners]), virtual)
     by_chance = max(_count_by_chance(*parts, asked, apart, group) for group in (virtual, of_step, of_size))
     deviations = float(_deviations(n_held, by_chance))
+    if prefetched:
+        deviations = max(deviations, _deviations_of_spread(y[overlapping], x[overlapping]))
     if deviations < CHANCE_DEVIATIONS:
         return nothing
     if n_held >= MOST_HELD_SHARE * int((overlapping & telling).sum()):
@@ -472,6 +534,15 @@ def _deviations(n_held: Any, by_chance: Any) -> Any:
     return (n_held - by_chance) / np.sqrt(by_chance + (CHANCE_ERROR * by_chance) ** 2 + 1.0)
 
 
+def _deviations_of_spread(y: Seconds, x: Seconds) -> float:
+    """Say by how many standard deviations of chance computes vary less without their overlaps; 0 where it is not far less.
+
+    Where nearly all are beside communication none tells what chance does: those that wait end as long after it as their work takes.
+    """
+    without, whole = _spread(y - x), _spread(y)
+    return float(np.sqrt(len(y)) * np.log(whole / without)) if 0 < without <= FEW_APART_RATIO * whole else 0.0
+
+
 def _count_by_chance(
     excess: Seconds, overlap: Seconds, within: Seconds, asked: Bools, apart: Bools, group: NDArray[np.int64]
 ) -> float:
@@ -514,7 +585,7 @@ def _partners(o: Observed, direction: int, n_stages: int) -> list[tuple[int, int
 
 
 def _usual_ratio(
-    y: Seconds, x: Seconds, apart: Bools, overlapping: Bools, virtual: NDArray[np.int64]
+    y: Seconds, x: Seconds, apart: Bools, overlapping: Bools, virtual: NDArray[np.int64], most: float
 ) -> tuple[Seconds, Seconds]:
     """Say what a compute takes over its partner without any wait, and how that varies: of its stage, or of the job.
 
@@ -524,7 +595,7 @@ def _usual_ratio(
     by_itself, among = y, apart
     if apart.sum() < MIN_OVERLAPS:
         among = overlapping
-        if _spread((y - x)[among]) <= MAX_SPREAD_RATIO * _spread(y[among]):
+        if _spread((y - x)[among]) <= most * _spread(y[among]):
             by_itself = y - x
     center = float(median(by_itself[among]))
     usual, sigma = np.full(y.shape, center), np.full(y.shape, _spread(by_itself[among]))
