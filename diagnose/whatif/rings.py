@@ -29,6 +29,8 @@ CHANCE_DEVIATIONS = 3.0
 JUMP_SHARE = 0.7
 #: So many collectives say it at least, as many as have as much of the seconds.
 MIN_COLLECTIVES = 6.0
+#: The quickest collectives are these part of them.
+QUICK_QUANTILE = 0.25
 #: Less than this part of the step is how processes are woken.
 LEAST_SHARE = 0.01
 
@@ -74,9 +76,25 @@ def find_rings(observed: Sequence[Observed], n_stages: int) -> Rings:
     told &= share.max(axis=2).min(axis=0) <= OTHER_WAY_SHARE
     behind = told[:, None] & (share >= np.maximum(BEHIND_SHARE, by_luck)[:, None])
     links = [(stage, (rank - WAYS[way]) % n_dp, rank) for way, stage, rank in np.argwhere(behind).tolist()]
+    # So do ranks end to which the first one hands out, one after the other.
+    links = [link for link in links if not (0 in link[1:] and _end_always_so(observed, *link))]
     beyond = max((float(share[behind].max()) - chance) / (1.0 - chance), 0.0) if links else 0.0
     slow = [stage for stage, _, _ in links]
     return Rings(links, beyond, [_find_excess(o, slow) for o in observed])
+
+
+def _end_always_so(observed: Sequence[Observed], stage: int, before: int, behind: int) -> bool:
+    """Say whether the rank behind a link ends later than the one before it, by most of all that ranks do, in quick collectives, too."""
+    n_such = n_quick = 0
+    for o in observed:
+        nodes = o.find_groups()
+        for node in nodes[o.block.nodes.stage[nodes] == stage].tolist():
+            own_s = np.maximum(o.own[node], 0.0)
+            apart_s = np.ptp(own_s, axis=1)
+            quick = own_s[apart_s <= np.quantile(apart_s, QUICK_QUANTILE)]
+            n_quick += len(quick)
+            n_such += int(np.count_nonzero(quick[:, behind] - quick[:, before] >= JUMP_SHARE * np.ptp(quick, axis=1)))
+    return 2 * n_such >= n_quick
 
 
 def _find_excess(o: Observed, stages: Sequence[int]) -> dict[int, Seconds]:

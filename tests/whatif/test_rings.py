@@ -67,6 +67,10 @@ def test_the_link_is_named_and_priced(around: int, way: int, behind: int, patter
     table = hold_up(make(SPECS[around]).trace, behind, held_s, around, way)
     found = diagnose_table(skew(table, SPEC, 5e-3)[0] if skewed else table)
     (cause,) = found.causes
+    if pattern == "always" and behind == 0:
+        # So do ranks end to which the first one hands out in turn: nothing tells.
+        assert cause.cause == "unknown"
+        return
     assert cause.cause == "network-fault"
     assert cause.where.links == (Link(Worker((behind - way) % 6, 0), Worker(behind, 0)),)
     assert not cause.where.workers
