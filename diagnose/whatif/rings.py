@@ -84,7 +84,7 @@ def find_rings(observed: Sequence[Observed], n_stages: int) -> Rings:
 
 
 def _end_always_so(observed: Sequence[Observed], stage: int, before: int, behind: int) -> bool:
-    """Say whether the rank behind a link ends later than the one before it, by most of all that ranks do, in quick collectives, too."""
+    """Say whether the rank behind a link ends later than the one before it, by most that ranks do, in quick collectives, too."""
     n_such = n_quick = 0
     for o in observed:
         nodes = o.find_groups()

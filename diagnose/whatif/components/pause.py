@@ -71,7 +71,7 @@ def _find_hidden(pause_s: Seconds, rest_s: Seconds, least_s: Seconds, direction:
     lengths = pause_s[1 - direction][pause_s[1 - direction] > 0]
     length_s = weighted_median(lengths, lengths) or 0.0
     lower_s = np.maximum(HIDDEN_SHARE * least_s[direction], length_s / 2.0)
-    asked = (lower_s < length_s) & (least_s[direction] > lower_s) & (pause_s[direction] == 0)
+    asked = (lower_s < length_s) & (least_s[direction] > length_s) & (pause_s[direction] == 0)
     longer, shorter = ((asked & (of > lower_s)) for of in (rest_s[direction], -rest_s[direction]))
     are_pauses = longer.sum() >= MIN_HIDDEN + FEW_SHORTER * shorter.sum()
     return np.where(longer & are_pauses, rest_s[direction], 0.0)
