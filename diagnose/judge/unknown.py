@@ -62,6 +62,7 @@ ONCE = "a restart, the scheduler or a save does that"
 ONE_STEP_SHARE = 0.9
 #: What comes at an interval on nobody more than on others.
 AS_PLANNED = "as planned work does: a collection of garbage, a log, a profiler"
+AS_PLANNED_TRANSFERS = "as what is written over the same network does: a save, a log, another job's collectives"
 BUSY_HOST = "between processes of one host is no network: look at what else takes its cores (top)"
 
 
@@ -133,7 +134,8 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
     if component == "step" and not where.workers and when.pattern in ("onset", "transient"):
         text += f"; {FOR_ALL}"
     if when.period_steps is not None and not where.workers:
-        text += f"; it comes every {when.period_steps:.0f} steps, on nobody more than on others, {AS_PLANNED}"
+        planned = AS_PLANNED_TRANSFERS if component == "transfer" else AS_PLANNED
+        text += f"; it comes every {when.period_steps:.0f} steps, on nobody more than on others, {planned}"
     step, lost_s, part = _find_worst_step(analysis, component)
     if once is None and when.pattern == "sporadic" and part >= ONE_STEP_SHARE:
         text += f"; nearly all of it in step {step}, {write_figure(lost_s, 2)} s"
