@@ -128,6 +128,8 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     busy = _share_of_slow_steps(transfers, breakdown) if everywhere else 0.0
     steps_share = None if transfers.slow is None or everywhere else transfers.slow.steps_share
     is_one, rank_ratio = max(len(links), len(groups)) < 2, found["network.rank_ratio"].value
+    if everywhere:
+        found["network.rank_ratio"] = Feature.missing("transfers are slow everywhere at the same times")
     once = apart is not None and steps_share is not None and round(steps_share * len(breakdown.steps)) <= 1
     share = (links_s + groups_s) / transfers.step_s if is_one and repeats is None else math.inf
     found["network.chance_doubt"] = Feature(

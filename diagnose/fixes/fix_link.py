@@ -22,6 +22,8 @@ SETTINGS = {
     "dp": "dp rank of the worker whose transfers are mended; all of the stage where left out",
     "pp": "stage of the worker; all of the dp rank where left out",
 }
+#: This part of what is lost is nearly all of it.
+NEARLY_ALL = 0.9
 _HOW = {
     "any": "Counters first: CNP, PFC pauses, symbol errors, link_downed of the port (ethtool -S, perfquery), nvidia-smi nvlink -e; "
     "then swap cable, port or card, or drain the host. Until then: NCCL_IB_TIMEOUT=22, NCCL_IB_RETRY_CNT=7 against flaps, "
@@ -46,7 +48,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
     if mask is not None:
         summary = f"mend the {what} of the worker at {name_workers(labels_of(trace, mask))}"
     else:
-        summary = _describe(trace, place.where, what)
+        summary = _describe(trace, place.where, what) or f"mend the network: {_name_slow(analysis)} are slow everywhere"
     workers = place.where.workers if not place.where.links and not place.where.stages else ()
     one = named if len(named) == 1 else [(worker.dp, worker.pp) for worker in workers if len(workers) == 1]
     return Remedy(
@@ -61,7 +63,7 @@ def propose(analysis: Analysis, place: FaultLocation, settings: Mapping[str, str
 
 
 def _describe(trace: Trace, where: Where, what: str) -> str:
-    """Say in one sentence what to mend; `what` a worker has that can be slow."""
+    """Say in one sentence what to mend, nothing where no place is named; `what` a worker has that can be slow."""
     named = []
     if where.workers:
         named.append(f"the {what} of the worker at {name_workers(where.workers)}")
@@ -75,7 +77,17 @@ def _describe(trace: Trace, where: Where, what: str) -> str:
         stages = f"stage {where.stages[0]}" if len(where.stages) == 1 else f"stages {', '.join(map(str, where.stages))}"
         groups = "group" if len(where.stages) == 1 else "groups"
         named.append(f"the network of the data-parallel {groups} of {stages}")
-    return f"mend {', and '.join(named)}" if named else "mend the network: transfers are slow everywhere"
+    return f"mend {', and '.join(named)}" if named else ""
+
+
+def _name_slow(analysis: Analysis) -> str:
+    """Say which transfers have nearly all of what is lost."""
+    links_s, groups_s = (
+        float(np.nansum(s)) for s in (analysis.transfers.link_excess_s, analysis.transfers.group_excess_s)
+    )
+    if groups_s >= NEARLY_ALL * (links_s + groups_s):
+        return "collectives"
+    return "transfers between stages" if links_s >= NEARLY_ALL * (links_s + groups_s) else "transfers"
 
 
 def _name_switch(one: list[str], other: list[str]) -> str:

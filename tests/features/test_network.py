@@ -46,11 +46,13 @@ def test_transfers_that_are_slow_with_all_computes(slow_steps: list[int], expect
     step_ratio[:, slow_steps] = 1.5
     nowhere = SlowPlaces.nowhere(2, 2)
     found = dataclasses.replace(
-        transfers([[1.0, 1.0], [NAN, NAN]]),
+        transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=[[9.0, 0.0], [0.0, 0.0]], excess_ratio=5.0),
         slow=dataclasses.replace(nowhere, repeats=0.8, in_time=True),
         group_steps_s=group_steps_s,
     )
-    assert measure_network(found, components(step_ratio=step_ratio))["network.slow_computes"].value == expected
+    measured = measure_network(found, components(step_ratio=step_ratio))
+    assert measured["network.slow_computes"].value == expected
+    assert measured["network.rank_ratio"].value is None  # no link has what others do not have
     found = dataclasses.replace(found, slow=nowhere)
     assert measure_network(found, components(step_ratio=step_ratio))["network.slow_computes"].value is None
 
