@@ -347,6 +347,11 @@ def test_only_the_named_card_is_mended() -> None:
     job = analysis(spec, fault)
     assert gain(job, propose(fix_link, job, dp="1", pp="2")) > 0.05
     assert gain(job, propose(fix_link, job, dp="3", pp="0")) < 0.01
+    everywhere = propose(fix_link, job)
+    assert (
+        isinstance(everywhere, Remedy)
+        and everywhere.summary == "mend the network: transfers between stages are slow everywhere"
+    )
 
 
 @pytest.mark.parametrize("module", [expandable_segments, prefetch_input])
