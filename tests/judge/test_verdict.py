@@ -1165,3 +1165,14 @@ def test_two_that_hide_each_other_are_both_said() -> None:
     for cause in diagnosis.causes:
         (fault,) = (fault for fault in truth.faults if fault.cause == cause.cause)
         assert cause.recoverable_after_others == pytest.approx(fault.recoverable_last, abs=0.02)
+
+
+def test_nothing_comes_back_where_mending_a_cause_alone_makes_steps_longer() -> None:
+    """Layers of a long stage go to one whose worker is slow: dear before that is mended, worth much after it."""
+    slow = WorkerFault(places=((1, 0),), slowdown=2.0)
+    long = StageImbalance(stage=-1, forward_slowdown=1.5, backward_slowdown=1.5)
+    job = generate(JobSpec(pp=4, dp=2, microbatches=8, steps=12, seed=8), [slow, long])
+    (truth,) = (fault for fault in job.truth.faults if fault.cause == "stage-imbalance")
+    (found,) = (cause for cause in diagnose_table(job.trace).causes if cause.cause == "stage-imbalance")
+    assert truth.recoverable < -0.05 and found.recoverable == 0.0
+    assert found.recoverable_after_others == pytest.approx(truth.recoverable_last, abs=0.02)
