@@ -168,14 +168,10 @@ def transfer_excess(
         places = list(by_stage.items())
         group_s: dict[int, float] = {}
         if op in DP_COLLECTIVES:
-            # All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their
-            # own sizes: the same one of other stages is its equal.
-            places = [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))]
-            for i in range(max(len(at) for at in by_stage.values())):
-                equal = {int(at[i]): median(sampled[stage][i]) for stage, at in by_stage.items() if i < len(at)}
-                group_s |= dict.fromkeys(equal, float(lower_median(np.array([*equal.values()]))))
-        most_slow = op in P2P and _touch_most(o, by_stage, slow_groups)
-        equals = _measure_ordinary(list(sampled.values()), most_slow=most_slow)
+            places, group_s = _list_collectives(by_stage, sampled)
+        equals = _measure_ordinary(
+            list(sampled.values()), most_slow=op in P2P and _touch_most(o, by_stage, slow_groups)
+        )
         if op in P2P and len(sampled) == o.block.n_dp == 1:
             equals = _ask_other_way(o, equals, of_types, op)
         if op in P2P and len(observed) > 1:
@@ -183,9 +179,10 @@ def transfer_excess(
         # Links between hosts come first: none within one is slower by nature.
         equals = least[op] = min(equals, least.get(op, equals), key=lambda ordinary: ordinary.usual_s)
         for stage, at in places:
-            ordinary = equals
+            ordinary, through = equals, None
             if op in DP_COLLECTIVES:
-                ordinary = _measure_group(_through(o, at)[0], group_s[int(at[0])], equals, slow_links.get(stage))
+                (through,) = _through(o, at)
+                ordinary = _measure_group(through, group_s[int(at[0])], equals, slow_links.get(stage))
             usual, top = ordinary.usual_s, ordinary.top_s
             slow_level = ordinary.slow_s + SLOW_LEVEL_SHARE * step_s
             slow_step = max(slow_level, top)
@@ -206,6 +203,8 @@ def transfer_excess(
             for node, seconds in zip(at.tolist(), own, strict=True):
                 excess = np.where(seconds > longest, seconds - usual, 0.0)
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
+                if through is not None:
+                    excess = _exceed_together(excess, seconds, through, ordinary)
                 excess = _recorded(o, node, np.maximum(excess, 0.0))
                 if excess.any():
                     found[node] = excess + found.get(node, 0.0)
@@ -214,6 +213,33 @@ def transfer_excess(
         found[node] = np.maximum(found.get(node, 0.0), _recorded(o, node, seconds))
         spread_s.setdefault(node, LEAST_SPREAD_SHARE * step_s)
     return found, spread_s
+
+
+def _list_collectives(
+    by_stage: Mapping[int, Ints], sampled: Mapping[int, Seconds]
+) -> tuple[list[tuple[int, Ints]], dict[int, float]]:
+    """List collectives of one type as places of their own, each with its stage; and say what those of its equals take, by node.
+
+    All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their own sizes:
+    the same one of other stages is its equal.
+    """
+    group_s: dict[int, float] = {}
+    for i in range(max(len(at) for at in by_stage.values())):
+        equal = {int(at[i]): median(sampled[stage][i]) for stage, at in by_stage.items() if i < len(at)}
+        group_s |= dict.fromkeys(equal, float(lower_median(np.array([*equal.values()]))))
+    return [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))], group_s
+
+
+def _exceed_together(excess: Seconds, seconds: Seconds, through: Seconds, ordinary: "_Ordinary") -> Seconds:
+    """Say what members of a collective take beyond an ordinary one, shape (n_steps, n_dp), where most exceed it: all of them.
+
+    Who leaves a slow one before most others is in it all the same. A member usually takes longer than the quickest, after which
+    ordinary ones are named: as it does where `through`, shape (n_steps,), how long the collective took at least, is ordinary.
+    """
+    of_members = nan_median(np.where(through[:, None] <= ordinary.top_s, seconds, np.nan), axis=(0, 1))
+    usual = min(max(ordinary.usual_s, float(np.nan_to_num(of_members))), ordinary.top_s)
+    taken = np.where(median(excess, axis=1)[:, None] > 0, seconds, np.where(excess > 0, excess + ordinary.usual_s, 0.0))
+    return np.asarray(taken - usual)
 
 
 def _list_slow_groups(o: Observed, by_type: Mapping[int, Mapping[int, Ints]]) -> set[int]:
