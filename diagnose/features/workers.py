@@ -31,7 +31,8 @@ READS_AS = {
     "microbatch a step nothing shows whether others of that step are slow, too; or it stands still in single computes, for no part "
     "of them; misleads where the job has no such allocator",
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
-    "where all ranks of stages fall behind their work may have grown, as that of experts or unfrozen layers; misleads never",
+    "where all ranks of stages fall behind their work may have grown, as that of experts or unfrozen layers; 0 where that is in "
+    "forwards alone, where data is read; misleads never",
     "worker.growth_doubt": "how probable it is that slow workers are stages whose work grew: all ranks of them fall behind, by "
     "less than three times what others change by in the same steps; misleads where a fault begins as sequences get longer",
     "worker.documents_doubt": "how probable it is that a slow replica has longer documents than others: all stages of a dp rank "
@@ -117,6 +118,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
         at, alone = is_slow(level), breakdown.compute_s.shape[2] == 1
         forward, *backwards = ratio[:, at].mean(axis=1) if at.any() else (1.0, 1.0)
         backward = sum(backwards) / len(backwards)
+        waits = _doubt_loader(breakdown)  # more layers, or experts, make backwards longer, too
         found = {
             "worker.ratio": Feature(float((forward + backward) / 2)),
             "worker.forward_ratio": Feature(float(forward)),
@@ -126,9 +128,9 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
             "worker.began_share": Feature(_count_began(breakdown)),
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
             "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
-            "worker.stage_doubt": Feature(_doubt_stage(breakdown) if n_members == 1 else 0.0),
+            "worker.stage_doubt": Feature(_doubt_stage(breakdown) if n_members == 1 and not waits else 0.0),
             "worker.growth_doubt": Feature(_doubt_growth(breakdown) if n_members == 1 else 0.0),
-            "worker.loader_doubt": Feature(_doubt_loader(breakdown)),
+            "worker.loader_doubt": Feature(waits),
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),
         }

@@ -1,7 +1,8 @@
 """What speaks for a cause, and what makes it less sure, one sentence each."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+import msgspec.structs
 import numpy as np
 
 from diagnose.judge.check import COMPARISONS, find_deciding
@@ -12,8 +13,9 @@ from diagnose.judge.places import find_culprits, label_worker, locate, share_on
 from diagnose.judge.rule import Judgement, Rule
 from diagnose.judge.worth import Benefit
 from diagnose.model.analysis import Analysis
-from diagnose.model.cause import TURNS, EvidenceItem, When
+from diagnose.model.cause import TURNS, Cause, EvidenceItem, When
 from diagnose.model.components import COMPONENTS
+from diagnose.model.fingerprint import HARDWARE
 from diagnose.model.optype import DIRECTION_NAMES
 from diagnose.numerics.figures import write_figure, write_percent, write_ratio
 
@@ -74,6 +76,32 @@ def list_evidence(
             text = f"it is there in {n} of every {course.when.period_steps:.0f} steps"
             yield EvidenceItem("change-point", f"{rule.id}/every", text, {"period_steps": course.when.period_steps})
     yield from _describe_classifier(analysis, prediction, judgement)
+
+
+def tie_machines(causes: Sequence[Cause]) -> list[Cause]:
+    """Say of faults of machines that are at the same worker, since the same step, that one may be behind both.
+
+    Of what has the smaller share that comes first: nobody is to be sent twice.
+    """
+    tied = []
+    for at, cause in enumerate(causes):
+        evidence = cause.evidence
+        if other := next((one for one in causes if one is not cause and _share_machine(cause, one)), None):
+            text = (
+                f"{other.title} ({other.cause}) is at the same worker: one fault of its machine may be both, as a path over PCIe "
+                "that is busy, or narrow, slows computes and messages; look at both at once"
+            )
+            item = EvidenceItem("rule", f"{cause.cause}/same-machine", text, {})
+            evidence = (*evidence, item) if other in causes[at:] else (item, *evidence)
+        tied.append(msgspec.structs.replace(cause, evidence=evidence))
+    return tied
+
+
+def _share_machine(one: Cause, other: Cause) -> bool:
+    """Say whether two causes are faults of machines, at one worker and since the same step."""
+    of_one, of_other = ({(worker.dp, worker.pp) for worker in cause.where.workers} for cause in (one, other))
+    since = one.when.onset_step == other.when.onset_step and one.when.recovery_step == other.when.recovery_step
+    return {one.who, other.who} <= HARDWARE and bool(of_one & of_other) and since
 
 
 def _describe_turns(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:

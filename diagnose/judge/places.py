@@ -76,9 +76,10 @@ def locate_and_price(analysis: Analysis, components: Sequence[str], place: str, 
 
     Where components lie on other workers than the named ones, too, the named ones are priced, by one replay. Where that is not
     nearly all that the components cost, those that bear less are named with them; where that is not enough, nobody is. Slow
-    workers are named all the same, unless mending them gives less than a cause must.
+    workers are named all the same, unless mending them gives less than a cause must. Where steps get longer nothing comes back.
     """
-    whole, whom = analysis.gains.recoverable("+".join(components)), analysis.gains.traits_of(components).whom
+    whole = max(analysis.gains.recoverable("+".join(components)), 0.0)
+    whom = analysis.gains.traits_of(components).whom
     where = locate(analysis, components, place)
     if place != "workers" or whom == "links" or not where.workers:
         return where, whole

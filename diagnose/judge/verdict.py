@@ -16,7 +16,7 @@ import msgspec.structs
 from diagnose.judge.alternatives import TOLD_FROM, list_impossible, merge_alternatives, split_confidence
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import CERTAINTY, MAX_REPLAY_ERROR, THERE_SHARE, be_sure, believe, overlaps_too_much
-from diagnose.judge.evidence import list_evidence
+from diagnose.judge.evidence import list_evidence, tie_machines
 from diagnose.judge.lone import is_lone_rank, only_waits
 from diagnose.judge.places import locate_and_price
 from diagnose.judge.rest import describe_noise, describe_rest, describe_unlooked
@@ -106,6 +106,7 @@ def reach_verdict(
     unexplained = [] if few else list_unexplained(analysis, explained | set(unlooked), least)
     causes += [report_unknown(analysis, name, least, owners.get(name)) for name in unexplained]
     causes.sort(key=lambda cause: (-(cause.share or 0.0), -cause.recoverable, cause.cause))
+    causes = tie_machines(causes)
     named = {cause.cause for cause in causes}
     checked = (*checked, *(entry.cause for entry in not_checked if entry.cause in named))
     not_checked = [entry for entry in not_checked if entry.cause not in named]

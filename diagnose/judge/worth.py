@@ -59,7 +59,7 @@ def measure_named(analysis: Analysis, components: Sequence[str], workers: Bools)
     """Say which part of the recorded step comes back without components on some workers, shape (n_dp, n_stages); one replay."""
     gains = analysis.gains
     step_s = float(analysis.price([Remove(name, workers) for name in components]).mean())
-    return (gains.replayed_s - step_s) / gains.recorded_s
+    return max(gains.replayed_s - step_s, 0.0) / gains.recorded_s
 
 
 def clean_without_collections(analysis: Analysis) -> Seconds:

@@ -124,7 +124,7 @@ class Cause(Struct, frozen=True, kw_only=True):
         float,
         says(
             "fraction of the recorded step time that comes back when this cause alone is removed, where workers are "
-            "named from these; may be next to nothing where recoverable_after_others is a number: that one counts then",
+            "named from these, never negative; may be nothing where recoverable_after_others is a number: that one counts then",
             le=1,
         ),
     ]

@@ -429,8 +429,11 @@ def _stand_out(lost: _Lost, steps: Ints | slice) -> tuple[Bools, Bools]:
     ways_s, groups_s = of_ways.sum(axis=-1), of_groups.sum(axis=-1)
     least = BESIDE_ANY_SHARE * max(float(ways_s.max(initial=0.0)), float(groups_s.max(initial=0.0)))
     ways, groups = ways_s > least, groups_s > least
-    ways[lost.exists] &= _above_equals(of_ways[lost.exists])
     groups[lost.has_group] &= _above_equals(of_groups[lost.has_group])
+    away = np.broadcast_to(~(groups | np.roll(groups, -1))[:, None], lost.exists.shape)[lost.exists]
+    # Slow cards make most links slow: no more are ordinary than are away from slow groups, and the quickest.
+    equals = min(EQUALS_QUANTILE, float(away.mean())) if away.size else EQUALS_QUANTILE
+    ways[lost.exists] &= _above_equals(of_ways[lost.exists], equals)
     return ways & lost.exists, groups & lost.has_group
 
 
@@ -451,8 +454,8 @@ def _leave_out_little(found: SlowPlaces, lost: _Lost) -> SlowPlaces:
     )
 
 
-def _above_equals(seconds: Seconds) -> Bools:
-    """Mark the places that are far above a quarter of their equals, by more than chance, and not far below the worst.
+def _above_equals(seconds: Seconds, quantile: float = EQUALS_QUANTILE) -> Bools:
+    """Mark the places that are far above a part of their equals, by more than chance, and not far below the worst.
 
     Parameters
     ----------
@@ -461,8 +464,8 @@ def _above_equals(seconds: Seconds) -> Bools:
     total_s = seconds.sum(axis=1)
     if not total_s.any():
         return np.zeros(total_s.shape, dtype=bool)
-    equals = float(np.quantile(total_s, EQUALS_QUANTILE, method="lower"))
-    chance = float(np.quantile(seconds.std(axis=1), EQUALS_QUANTILE, method="lower") * np.sqrt(seconds.shape[1]))
+    equals = float(np.quantile(total_s, quantile, method="lower"))
+    chance = float(np.quantile(seconds.std(axis=1), quantile, method="lower") * np.sqrt(seconds.shape[1]))
     far = max(OVER_EQUALS_RATIO * equals, equals + CHANCE_DEVIATIONS * chance)
     return np.asarray(total_s > max(far, BESIDE_WORST_SHARE * float(total_s.max())))
 
@@ -673,6 +676,11 @@ def _find_cards(ways: Bools, groups: Bools, lost: _Lost) -> Bools:
             # Collectives go through the card, too: those of a card that is always slow are.
             told = bool(lost.has_group[stage]) and _is_steady(_find_slow_steps(seconds))
             cards[dp, stage] = not told and _are_alike(lost, stage, dp)
+    for stage, dp in np.argwhere(cards.T & groups[:, None]).tolist():
+        # One with a quick link, whose slow one has such a card at its other end, and whose group has another, explains nothing.
+        slow, quick = ([at for at in (stage - 1, stage) if of[at, dp]] for of in (links, has_link & ~links))
+        others = [cards[dp, (stage - 1 if at == stage - 1 else stage + 1) % n_stages] for at in slow]
+        cards[dp, stage] = not (quick and all(others) and cards[:, stage].sum() > 1)
     return cards
 
 

@@ -170,6 +170,17 @@ def test_a_whole_stage_that_falls_behind_may_have_more_work(workers: list[tuple[
     assert measure_workers(parts, what_if())["worker.stage_doubt"].value == doubt
 
 
+@pytest.mark.parametrize(
+    ("stage", "backward", "doubt"), [(0, 0.0, 0.0), (0, 0.5, STAGE_CHANCE), (1, 0.0, STAGE_CHANCE)]
+)
+def test_a_stage_whose_forwards_alone_wait_for_input_has_no_more_work(
+    stage: int, backward: float, doubt: float
+) -> None:
+    """All ranks of a stage fall behind in forwards alone: where data is read that is a loader, or a processor, and no layer."""
+    parts = slowed({(0, stage): 3.0, (1, stage): 3.0}, steps=slice(4, None), backward=backward)
+    assert measure_workers(parts, what_if())["worker.stage_doubt"].value == doubt
+
+
 @pytest.mark.parametrize(("growth", "doubt"), [(1.0, 0.0), (1.1, 0.0), (1.2, GROWTH_CHANCE), (0.8, GROWTH_CHANCE)])
 def test_a_stage_whose_work_grows_with_that_of_others_may_be_no_fault(growth: float, doubt: float) -> None:
     """Where others change by a third of what all ranks of a stage fall behind by, in the same steps, work is what changed."""

@@ -1165,3 +1165,31 @@ def test_two_that_hide_each_other_are_both_said() -> None:
     for cause in diagnosis.causes:
         (fault,) = (fault for fault in truth.faults if fault.cause == cause.cause)
         assert cause.recoverable_after_others == pytest.approx(fault.recoverable_last, abs=0.02)
+
+
+def test_nothing_comes_back_where_mending_a_cause_alone_makes_steps_longer() -> None:
+    """Layers of a long stage go to one whose worker is slow: dear before that is mended, worth much after it."""
+    slow = WorkerFault(places=((1, 0),), slowdown=2.0)
+    long = StageImbalance(stage=-1, forward_slowdown=1.5, backward_slowdown=1.5)
+    job = generate(JobSpec(pp=4, dp=2, microbatches=8, steps=12, seed=8), [slow, long])
+    (truth,) = (fault for fault in job.truth.faults if fault.cause == "stage-imbalance")
+    (found,) = (cause for cause in diagnose_table(job.trace).causes if cause.cause == "stage-imbalance")
+    assert truth.recoverable < -0.05 and found.recoverable == 0.0
+    assert found.recoverable_after_others == pytest.approx(truth.recoverable_last, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("place", "onset", "is_tied"), [((2, 1), None, True), ((1, 1), None, False), ((2, 1), 6, False)]
+)
+def test_two_faults_of_one_worker_may_be_one_of_its_machine(
+    place: tuple[int, int], onset: int | None, *, is_tied: bool
+) -> None:
+    """A worker computes slowly and its card is slow since the same step: each says so of the other, the smaller one at once."""
+    dp, stage = place
+    card = NetworkFault(scope="card", dp_rank=dp, stage=stage, slowdown=20.0, onset=onset)
+    job = generate(JobSpec(pp=3, dp=4, microbatches=8, steps=12, seed=8), [WorkerFault(places=((2, 1),)), card])
+    found = diagnose_table(job.trace).causes
+    assert sorted(cause.cause for cause in found) == ["network-fault", "worker-fault"]
+    tied = [[item.id.endswith("/same-machine") for item in cause.evidence] for cause in found]
+    assert [any(items) for items in tied] == [is_tied, is_tied]
+    assert tied[1][0] == is_tied and not tied[0][0]

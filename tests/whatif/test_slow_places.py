@@ -1,6 +1,7 @@
 """Where slow transfers are, on hand-made seconds: what repeats is named, what is random is not."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -185,6 +186,17 @@ def test_most_cards_are_no_place() -> None:
     for n_cards in (1, 6):
         slow = slow_in(measure(generate(spec, [card(dp, stage) for dp, stage in CARDS[:n_cards]]).trace))
         assert named(slow.cards) == ([list(CARDS[0])] if n_cards == 1 else [])
+
+
+@pytest.mark.parametrize("p2p", ["blocking", "asynchronous"])
+@pytest.mark.parametrize("places", [[(0, 1), (0, 2), (1, 1)], [(0, 1), (0, 2), (1, 2)]])
+def test_slow_cards_that_most_links_end_at_are_named_and_nobody_else(places: list[tuple[int, int]], p2p: Any) -> None:
+    """Five of six links are slow, and two groups: the quick link clears the fourth worker of these stages."""
+    job = generate(dataclasses.replace(JOB, dp=2, p2p=p2p), [card(dp, stage) for dp, stage in places])
+    found = measure(job.trace)
+    (cause,) = found.diagnosis.causes
+    assert named(slow_in(found).cards) == [list(place) for place in places] and cause.confidence > 0.8
+    assert cause.recoverable == pytest.approx(1.0 - job.truth.step_time_without_any_s / job.truth.step_time_s, abs=0.01)
 
 
 #: All workers of stages 1 to 3, of two dp ranks.

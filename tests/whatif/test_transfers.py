@@ -21,7 +21,7 @@ from diagnose.features.network import measure_network
 from diagnose.features.suspects import list_ways
 from diagnose.model.optype import DP_COLLECTIVES, P2P, Op
 from diagnose.model.transfers import SlowPlaces, Transfers
-from diagnose.whatif.components.transfer import _sample, _take_usual
+from diagnose.whatif.components.transfer import _exceed_together, _Ordinary, _sample, _take_usual
 from diagnose.whatif.transfers import measure_transfers
 from tests.judge.cases import Measured, diagnosed, measure
 
@@ -239,3 +239,15 @@ def test_who_comes_last_to_a_collective_may_find_all_that_it_needs() -> None:
     m = measure(pa.Table.from_pandas(rows, preserve_index=False))
     assert m.gains.recoverable("transfer") < 0.005
     assert not m.diagnosis.causes
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [([30.0, 40.0, 40.0, 16.0], [18.0, 28.0, 28.0, 4.0]), ([12.0, 40.0, 16.0, 10.0], [0.0, 28.0, 0.0, 0.0])],
+)
+def test_who_leaves_a_slow_collective_early_is_in_it_too(last: list[float], expected: list[float]) -> None:
+    """Members take 10 to 14 ms, the quickest 10. In the last step most, or one, are late: all had been quicker, or one."""
+    seconds = np.array([*[[10.0, 12.0, 12.0, 14.0]] * 9, last])
+    excess = np.where(seconds > 20.0, seconds - 10.0, 0.0)
+    beyond = _exceed_together(excess, seconds, seconds.min(axis=1), _Ordinary(usual_s=10.0, top_s=13.0, slow_s=15.0))
+    assert np.maximum(beyond, 0.0).tolist() == [*[[0.0] * 4] * 9, expected]

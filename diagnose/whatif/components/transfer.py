@@ -53,6 +53,8 @@ TINY_S = 1e-12
 HIGH_QUANTILE_TO_SIGMA = 1.64
 #: Of so many places at most the slow ones may be most: the links of a pipeline of four stages, and the one beside it.
 FEW_PLACES = 4
+#: ... and where fewer than this part of them is away from slow groups: slow cards make most links slow.
+FEW_AWAY_SHARE = 0.25
 #: From the lower half of the spread of a normal distribution to its standard deviation.
 HALF_SPREAD_TO_SIGMA = 1.28
 TOP_DEVIATIONS = 4.0
@@ -160,18 +162,16 @@ def transfer_excess(
     step_s = float(np.mean(o.block.step_ends_s))
     of_types, awaited = _list_transfers(o), o.find_awaited()
     least: dict[Op, _Ordinary] = {}
+    slow_groups = _list_slow_groups(o, of_types)
     for op, by_stage, lanes in _split_by_hosts(o, of_types, between_hosts):
         sampled = _sample_groups(o, by_stage) if op in DP_COLLECTIVES else _sample(o, by_stage, lanes)
         places = list(by_stage.items())
         group_s: dict[int, float] = {}
         if op in DP_COLLECTIVES:
-            # All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their
-            # own sizes: the same one of other stages is its equal.
-            places = [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))]
-            for i in range(max(len(at) for at in by_stage.values())):
-                equal = {int(at[i]): median(sampled[stage][i]) for stage, at in by_stage.items() if i < len(at)}
-                group_s |= dict.fromkeys(equal, float(lower_median(np.array([*equal.values()]))))
-        equals = _measure_ordinary(list(sampled.values()))
+            places, group_s = _list_collectives(by_stage, sampled)
+        equals = _measure_ordinary(
+            list(sampled.values()), most_slow=op in P2P and _touch_most(o, by_stage, slow_groups)
+        )
         if op in P2P and len(sampled) == o.block.n_dp == 1:
             equals = _ask_other_way(o, equals, of_types, op)
         if op in P2P and len(observed) > 1:
@@ -179,9 +179,10 @@ def transfer_excess(
         # Links between hosts come first: none within one is slower by nature.
         equals = least[op] = min(equals, least.get(op, equals), key=lambda ordinary: ordinary.usual_s)
         for stage, at in places:
-            ordinary = equals
+            ordinary, through = equals, None
             if op in DP_COLLECTIVES:
-                ordinary = _measure_group(_through(o, at)[0], group_s[int(at[0])], equals, slow_links.get(stage))
+                (through,) = _through(o, at)
+                ordinary = _measure_group(through, group_s[int(at[0])], equals, slow_links.get(stage))
             usual, top = ordinary.usual_s, ordinary.top_s
             slow_level = ordinary.slow_s + SLOW_LEVEL_SHARE * step_s
             slow_step = max(slow_level, top)
@@ -202,6 +203,8 @@ def transfer_excess(
             for node, seconds in zip(at.tolist(), own, strict=True):
                 excess = np.where(seconds > longest, seconds - usual, 0.0)
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
+                if through is not None:
+                    excess = _exceed_together(excess, seconds, through, ordinary)
                 excess = _recorded(o, node, np.maximum(excess, 0.0))
                 if excess.any():
                     found[node] = excess + found.get(node, 0.0)
@@ -210,6 +213,58 @@ def transfer_excess(
         found[node] = np.maximum(found.get(node, 0.0), _recorded(o, node, seconds))
         spread_s.setdefault(node, LEAST_SPREAD_SHARE * step_s)
     return found, spread_s
+
+
+def _list_collectives(
+    by_stage: Mapping[int, Ints], sampled: Mapping[int, Seconds]
+) -> tuple[list[tuple[int, Ints]], dict[int, float]]:
+    """List collectives of one type as places of their own, each with its stage; and say what those of its equals take, by node.
+
+    All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their own sizes:
+    the same one of other stages is its equal.
+    """
+    group_s: dict[int, float] = {}
+    for i in range(max(len(at) for at in by_stage.values())):
+        equal = {int(at[i]): median(sampled[stage][i]) for stage, at in by_stage.items() if i < len(at)}
+        group_s |= dict.fromkeys(equal, float(lower_median(np.array([*equal.values()]))))
+    return [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))], group_s
+
+
+def _exceed_together(excess: Seconds, seconds: Seconds, through: Seconds, ordinary: "_Ordinary") -> Seconds:
+    """Say what members of a collective take beyond an ordinary one, shape (n_steps, n_dp), where most exceed it: all of them.
+
+    Who leaves a slow one before most others is in it all the same. A member usually takes longer than the quickest, after which
+    ordinary ones are named: as it does where `through`, shape (n_steps,), how long the collective took at least, is ordinary.
+    """
+    of_members = nan_median(np.where(through[:, None] <= ordinary.top_s, seconds, np.nan), axis=(0, 1))
+    usual = min(max(ordinary.usual_s, float(np.nan_to_num(of_members))), ordinary.top_s)
+    taken = np.where(median(excess, axis=1)[:, None] > 0, seconds, np.where(excess > 0, excess + ordinary.usual_s, 0.0))
+    return np.asarray(taken - usual)
+
+
+def _list_slow_groups(o: Observed, by_type: Mapping[int, Mapping[int, Ints]]) -> set[int]:
+    """List the stages whose collectives take far longer than those of most others do, as through a slow card."""
+    found = set[int]()
+    for op in DP_COLLECTIVES:
+        group_s = {
+            stage: float(nan_median(s, axis=(0, 1, 2)))
+            for stage, s in _sample_groups(o, by_type.get(int(op), {})).items()
+        }
+        usual = lower_median(np.array([*group_s.values()])) if group_s else 0.0
+        found |= {stage for stage, seconds in group_s.items() if seconds > GROUPS_DIFFER_RATIO * usual > 0}
+    return found
+
+
+def _touch_most(o: Observed, by_stage: Mapping[int, Ints], slow_groups: Collection[int]) -> bool:
+    """Say whether nearly all links that transfers of one type take, by the stage they end at, have an end in a slow group."""
+    nodes, n_stages = o.block.nodes, int(o.block.nodes.stage.max()) + 1
+    others = [
+        stage + (1 if nodes.op[at[0]] in (Op.FORWARD_SEND, Op.BACKWARD_RECV) else -1) for stage, at in by_stage.items()
+    ]
+    touch = [
+        stage in slow_groups or other % n_stages in slow_groups for stage, other in zip(by_stage, others, strict=True)
+    ]
+    return sum(touch) > (1.0 - FEW_AWAY_SHARE) * len(touch)
 
 
 def _sample_groups(o: Observed, by_stage: Mapping[int, Ints]) -> dict[int, Seconds]:
@@ -395,11 +450,12 @@ class _Ordinary:
         return max(SLOW_STEP_RATIO * self.top_s, self.usual_s + FAR_TOPS * (self.top_s - self.usual_s))
 
 
-def _measure_ordinary(by_stage: Sequence[Seconds]) -> _Ordinary:
+def _measure_ordinary(by_stage: Sequence[Seconds], *, most_slow: bool = False) -> _Ordinary:
     """Measure transfers of one type on their places, which are equals: each of shape (n_nodes, n_steps, n_dp), NaN left out.
 
     Of several places the ordinary ones are in the middle, by their medians and by their upper ends apart: a link that flaps has the
-    median of any other. Of one place, it is the shorter of two levels. Places without any value are none.
+    median of any other. Of few, or where slow cards may touch most (`most_slow`), the quick ones are, and of one place the shorter
+    of two levels. Places without any value are none.
     """
     known = [s[..., ~np.isnan(s).all(axis=(0, 1))] for s in by_stage]
     by_stage = [s for s in known if s.size]
@@ -411,7 +467,8 @@ def _measure_ordinary(by_stage: Sequence[Seconds]) -> _Ordinary:
         by_stage = quick  # the middle of the places is no longer ordinary; of a minority it still is
     medians = np.concatenate([nan_median(s, axis=(0, 1)) for s in by_stage])
     usual = float(lower_median(medians))
-    if 1 < len(medians) <= FEW_PLACES and usual > TWO_LEVELS_RATIO * float(medians.min()) > 0:
+    may_be_most = most_slow or len(medians) <= FEW_PLACES
+    if len(medians) > 1 and may_be_most and usual > TWO_LEVELS_RATIO * float(medians.min()) > 0:
         # A slow link makes its neighbours look slow: of few places most may be, but none looks quicker than it is.
         quickest = medians <= TWO_LEVELS_RATIO * medians.min()
         usual = float(lower_median(medians[quickest]))
