@@ -28,6 +28,8 @@ INPUT_RATE_RATIO = 3.0
 #: In the steps in which it collects a worker does so once or twice, whichever the forward; a late loader holds up more, or this
 #: part of all forwards.
 COLLECTIONS_A_STEP = 2.2
+#: This part of the seconds by which computes begin late is nearly all of them.
+NEARLY_ALL = 0.9
 #: Two stalls are of the same seconds up to this part of them.
 ALIKE_SHARE = 0.05
 MOST_FORWARDS = 0.75
@@ -112,21 +114,26 @@ def _are_labels_late(found: LongStalls, last: int) -> bool:
 
     Or more of them than chance puts on that stage, and at the first microbatch: collections choose none.
     """
-    all_late = found.long & (found.stalls.before_s > found.stalls.inside_s)
-    late = all_late[0, last]
+    late_s = np.where(found.long & (found.stalls.before_s > found.stalls.inside_s), found.stalls.before_s, 0.0)
     # Stages whose backwards stall, too, have something else: as the allocator, which lets some computes begin late.
-    stalls_both = found.long[1:].any(axis=(0, 2, 3, 4)).reshape(-1, found.n_stages).any(axis=0)
-    quiet = np.tile(~stalls_both, len(found.long[0]) // found.n_stages)
-    if not late.any() or late.sum() < all_late[:, quiet].sum() or not quiet[last]:
+    seconds = np.where(found.long, found.stalls.inside_s + found.stalls.before_s, 0.0).sum(axis=(2, 3, 4))
+    by_stage = seconds.reshape(len(seconds), -1, found.n_stages).sum(axis=1)
+    stalls_both = by_stage[1:].sum(axis=0) > (1.0 - NEARLY_ALL) * by_stage[0]
+    quiet = np.tile(~stalls_both, late_s.shape[1] // found.n_stages)
+    own_s = late_s[0, last]
+    if not own_s.any() or own_s.sum() < NEARLY_ALL * late_s[:, quiet].sum() or not quiet[last]:
         return False
-    chance = float(np.count_nonzero(~stalls_both)) ** (1 - int(late.any(axis=(0, 1)).sum()))
-    if late[0].sum() == late.sum():
-        chance *= float(len(late)) ** (1 - int(late.sum()))
+    # A stray one here or there says nothing: it is weighed by its seconds.
+    late: Bools = own_s > (1.0 - NEARLY_ALL) * own_s.max()
+    in_steps = late.any(axis=0).sum(axis=0)  # (n_dp,)
+    chance = float(np.count_nonzero(~stalls_both)) ** (1 - np.count_nonzero(in_steps))
+    at_first = own_s[0].sum() >= NEARLY_ALL * own_s.sum()
+    if at_first:
+        chance *= float(len(late)) ** (1 - int(late[0].sum()))
     if chance < CHANCE:
         return True
-    in_steps = late.any(axis=0).sum(axis=0)  # (n_dp,)
     often = (in_steps >= MIN_STALLS) & (in_steps > MAX_COLLECTIONS_A_STEP * late.shape[1])
-    return bool(often[in_steps > 0].all() and (late[0].sum() == late.sum() or _is_each(late)))
+    return bool(often[in_steps > 0].all() and (at_first or _is_each(late)))
 
 
 def _mark_both_ends(found: LongStalls, at: Bools) -> None:
