@@ -40,7 +40,7 @@ from diagnose.whatif.components.microbatch import (
 from diagnose.whatif.components.other_work import OtherWorkPart, _measure_around, find_excess
 from diagnose.whatif.components.pause import _keep_in_work, _measure_noise, find_pauses
 from diagnose.whatif.components.queue import QueuePart
-from diagnose.whatif.components.stage import StagePart, _quick_ranks, find_usual_durations, without_stalls
+from diagnose.whatif.components.stage import StagePart, _usual_ranks, find_usual_durations, without_stalls
 from diagnose.whatif.components.start_delay import _is_beginning, find_late_starts
 from diagnose.whatif.components.step import (
     StepPart,
@@ -376,22 +376,32 @@ def test_a_member_that_the_others_wait_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "quick"),
+    ("ranks", "other", "since", "usual"),
     [
-        ([1.0] * 2 + [2.0] * 6, 2),
-        ([1.0] * 1 + [2.0] * 7, 8),
-        ([1.0] * 3 + [2.0] * 5, 3),
-        ([1.0] * 5 + [2.0] * 3, 8),
-        ([1.0] * 2 + [1.01] * 6, 8),
-        ([1.0, 2.0], 2),
-        ([1.0] * 2 + [2.0] * 3, 2),
+        ([1.0] * 2 + [2.0] * 6, None, 0, "all"),
+        ([1.0] * 2 + [2.0] * 6, None, 8, "quick"),
+        ([1.0] * 2 + [2.0] * 6, 1.0, 0, "quick"),
+        ([1.0] * 2 + [2.0] * 6, 2.0, 0, "all"),
+        ([1.0] * 1 + [2.0] * 7, 1.0, 0, "all"),
+        ([1.0] * 5 + [2.0] * 3, 1.0, 0, "all"),
+        ([1.0] * 2 + [1.01] * 6, 1.0, 0, "all"),
+        ([1.0] * 2 + [2.0] * 3, None, 8, "quick"),
+        ([1.0, 2.0, 2.0], None, 0, "all"),
+        ([1.0, 2.0], None, 0, "all"),
+        ([1.0, 2.0], 1.0, 0, "all"),
+        ([1.0, 2.0], 2.0, 0, "slow"),
+        ([1.0, 2.0], 1.5, 0, "all"),
     ],
-    ids=["a quarter", "an odd one", "most slow", "few slow", "hardly", "too few", "three of five slow"],
 )
-def test_quick_ranks_say_what_is_usual(ranks: list[float], quick: int) -> None:
-    """Where more than half of a stage's ranks are slow, and at least a quarter of them are not."""
-    by_step = np.ones((2, 1, 6, len(ranks))) * np.array(ranks)
-    assert np.broadcast_to(_quick_ranks(by_step, by_step[:, :, 0], 1), (1, len(ranks))).sum() == quick
+def test_few_quick_ranks_say_nothing_of_most(ranks: list[float], other: float | None, since: int, usual: str) -> None:
+    """Where most are slow since the first step they are usual; not so where they fell behind, or other stages tell."""
+    by_step = np.ones((2, 1 if other is None else 3, 24, len(ranks))) * (other or 1.0)
+    by_step[:, 0, since:] = ranks
+    by_rank = np.median(by_step, axis=2)
+    found = np.broadcast_to(_usual_ranks(by_step, by_rank, by_step.shape[1]), by_rank.shape[1:])[0]
+    level = np.array(ranks)
+    expected = {"all": level > 0.0, "quick": level == level.min(), "slow": level == level.max()}
+    assert found.tolist() == expected[usual].tolist()
 
 
 def lengths(spread: float = 0.2, n: int = 6, noise: float = 0.0, *, seed: int = 1) -> np.ndarray:
