@@ -29,8 +29,9 @@ from diagnose.whatif.observed import Observed
 #: With one dp rank a worker's own fastest steps say what it can do.
 FASTEST_SHARE = 0.1
 #: Where more than half of a stage's ranks are slow the others are at least one in so many: one odd quick rank is no reference.
-#: This part of the slow ones were not so all the time; or other stages take what the others do, to this part of the difference.
-LEAST_QUICK, BEHIND_SHARE, LIKE_SHARE = 4, 0.5, 0.25
+#: Fewer than a third are odd, too, unless this part of the slow ones were not so all the time, or other stages take what the quick
+#: ones do, to this part of the difference.
+LEAST_QUICK, MANY_QUICK, BEHIND_SHARE, LIKE_SHARE = 4, 1.0 / 3.0, 0.5, 0.25
 #: A stage falls behind where others change by less than this part of it in the same steps: else work is what changed, or moved.
 OTHERS_SHARE = 0.25
 #: Computes at this quantile do not stall where up to three quarters do, and how far it is from the middle, in standard deviations.
@@ -139,9 +140,9 @@ def without_stalls(even_s: Seconds, typical_s: Seconds) -> Seconds:
 def _usual_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
     """Mark the dp ranks that say what is usual on each stage, where they are on two levels; else all.
 
-    They are where the widest gap between neighbours is far wider than what is on both sides of it varies. A few that are quicker
-    than most say nothing of these: it is they that are odd, unless most fall behind, or other stages take as long as the few. Half
-    of them, as one of two, are usual, unless other stages take as long as the other half. `by_step` has steps in time. Shape
+    They are where the widest gap between neighbours is far wider than what is on both sides of it varies. Fewer than a
+    third that are quicker say nothing of the others: it is they that are odd, unless most fall behind, or other stages take as long
+    as the few. Half of them, as one of two, are usual, unless other stages take as long as the other half. `by_step` has steps in time. Shape
     (1 or n_virtual, n_dp), broadcastable to `by_rank`.
     """
     n_dp = by_rank.shape[-1]
@@ -169,7 +170,11 @@ def _usual_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
         )
         if 2 * is_quick.sum() == n_dp:
             found[stage] = np.logical_or(~is_quick, not _are_like_others(pace, stage, ~is_quick))
-        elif _slow_steps(behind.T).any(axis=1).mean() >= BEHIND_SHARE or _are_like_others(pace, stage, is_quick):
+        elif (
+            is_quick.mean() >= MANY_QUICK
+            or _slow_steps(behind.T).any(axis=1).mean() >= BEHIND_SHARE
+            or _are_like_others(pace, stage, is_quick)
+        ):
             found[stage] = is_quick
     return np.tile(found, (by_rank.shape[1] // n_stages, 1))
 
