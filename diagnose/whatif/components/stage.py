@@ -140,9 +140,9 @@ def without_stalls(even_s: Seconds, typical_s: Seconds) -> Seconds:
 def _usual_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
     """Mark the dp ranks that say what is usual on each stage, where they are on two levels; else all.
 
-    They are where the widest gap between neighbours is far wider than what is on both sides of it varies. Fewer than a
-    third that are quicker say nothing of the others: it is they that are odd, unless most fall behind, or other stages take as long
-    as the few. Half of them, as one of two, are usual, unless other stages take as long as the other half. `by_step` has steps in time. Shape
+    They are where the widest gap between neighbours is far wider than what is on both sides of it varies. Fewer than a third that
+    are quicker say nothing of the others: it is they that are odd, unless most fall behind, or other stages take as long as they.
+    Half of them, as one of two, are usual, unless other stages take as long as the other half. `by_step` has steps in time. Shape
     (1 or n_virtual, n_dp), broadcastable to `by_rank`.
     """
     n_dp = by_rank.shape[-1]

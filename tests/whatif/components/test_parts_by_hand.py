@@ -690,9 +690,11 @@ def test_a_long_optimizer_stands_out(short_s: float, long_s: float, *, found: bo
     """By a quarter of its worker's usual, and by six deviations, which the shorter ones tell: those of 10% here are 0.54 s."""
     own = np.ones((20, 2))
     own[:5], own[7, 1] = short_s, long_s
-    nodes = SimpleNamespace(op=np.array([int(Op.FORWARD), int(Op.OPTIMIZER)]))
+    nodes = SimpleNamespace(op=np.array([int(Op.FORWARD), int(Op.OPTIMIZER)]), stage=np.zeros(2, dtype=int))
     block = SimpleNamespace(nodes=nodes, start_s=np.zeros((2, 20, 2)), filled=None)
-    excess = _long_optimizers(SimpleNamespace(block=block, own=[own, own]))
+    o = SimpleNamespace(block=block, own=[own, own])
+    excess = _long_optimizers(o, None)
+    assert not _long_optimizers(o, np.ones((20, 2, 1), dtype=bool))  # those of a slow worker are its own
     assert list(excess) == ([1] if found else [])
     assert not found or np.argwhere(excess[1]).tolist() == [[7, 1]]
 
