@@ -527,7 +527,8 @@ def _are_slow_often(own: Seconds, hits: Bools) -> Bools:
     """Say which workers are slow in more single steps than others, shape (..., n_dp); `hits` are these steps, `own` says how slow.
 
     With one stage a long document is a slow step of its rank, and a busy host slows now one worker, now another: all have some.
-    Those of other ranks count that are about as slow, of its stage, or of all. Other stages of its rank may share its fault.
+    Those of other ranks count that are about as slow, of its stage, or of all. Other stages of its rank may share its fault, and so
+    may whoever is slow in the same steps, as workers of one host are.
     """
     n_dp = hits.shape[-2]
     flat = hits.reshape(-1, n_dp, hits.shape[-1])
@@ -536,7 +537,9 @@ def _are_slow_often(own: Seconds, hits: Bools) -> Bools:
     often = np.zeros(flat.shape[:-1], dtype=bool)
     for p, d in np.argwhere(flat.any(axis=-1)).tolist():
         mine = slow[(stage == p) & (dp == d)]
-        others = (dp != d) & (slow > LIKE_SHARE * median(mine))
+        both = (flat & flat[p, d]).sum(axis=-1)
+        with_it = (both >= MIN_LEVEL_STEPS) & (both > TOGETHER_SHARE * (flat | flat[p, d]).sum(axis=-1))
+        others = (dp != d) & ~with_it[stage, dp] & (slow > LIKE_SHARE * median(mine))
         n_others = max(int((others & (stage == p)).sum()), int(others.sum()) / len(flat))
         expected = n_others / max(n_dp - 1, 1)
         often[p, d] = len(mine) >= HITS_RATIO * expected and len(mine) > expected + CHANCE_DEVIATIONS * np.sqrt(

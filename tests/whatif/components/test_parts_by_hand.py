@@ -787,7 +787,6 @@ def test_one_late_first_step_is_a_beginning() -> None:
         ((7, 1, 1, 1), True),
         ((6, 1, 1, 1), False),
         ((1, 0, 0, 0), True),
-        ((9, 9, 9, 9), False),
         ((8, 3, 3, 2), False),
         ((6, 1), False),
         ((7, 1), True),
@@ -797,6 +796,14 @@ def test_a_worker_is_slow_more_often_than_its_peers(n_hits: tuple[int, ...], slo
     """Three times as often as the others' mean, and by more than five deviations of it."""
     hits = np.arange(30) < np.array(n_hits)[:, None]
     assert _are_slow_often(hits * 1.0, hits).tolist() == [slow, *[False] * (len(n_hits) - 1)]
+
+
+@pytest.mark.parametrize(("n_hits", "apart", "slow"), [(6, 0, True), (6, 1, True), (6, 3, False), (2, 0, False)])
+def test_who_is_slow_in_the_same_steps_shares_a_fault(n_hits: int, apart: int, *, slow: bool) -> None:
+    """Workers of one host are slow together; others are in steps of their own, or by chance in one or two of the same."""
+    hits = np.zeros((1, 3, 30), dtype=bool)
+    hits[0, 0, :n_hits] = hits[0, 1, apart : apart + n_hits] = True
+    assert _are_slow_often(hits * 1.0, hits).tolist() == [[slow, slow, False]]
 
 
 @pytest.mark.parametrize(("of_others", "n_others", "slow"), [(0.4, 3, True), (0.6, 0, True), (0.6, 1, False)])
