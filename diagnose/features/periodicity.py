@@ -29,7 +29,7 @@ READS_AS = {
     "stall.optimizer_doubt": "likewise, that it is work of the optimizers, as a preconditioner made anew every so many steps: "
     "where most of it is in or before these",
     "stall.loader_doubt": "likewise, that it is a loader whose workers take turns: where all workers of a job of one or two "
-    "stages lose time before steps every few of them, and no row says for what",
+    "stages, or one worker that reads, lose time before steps every few of them, and no row says for what",
     "stall.background_doubt": "how probable it is that saves between steps go on in the background: rows of some workers alone, "
     "in a trace whose times say nothing of when the next step began",
     "stall.rare_doubt": "how probable it is that something else, as a restart, stops all workers where it was seen once and no row "
@@ -51,15 +51,16 @@ EXPLAINED_SHARE = 0.5
 #: and start profilers at intervals, and loaders wait. Of 19 jobs recorded for this project with such stalls 7 saved. Where the
 #: first data-parallel rank alone is busy it may save, evaluate or log for all: of 10 recorded jobs 7 saved.
 PLANNED_CHANCE = TOSS_UP
-#: ... and a log is written by one process: where that rank of each of several stages is busy, for this part as long at least, it
-#: was a save in all of four such jobs.
-EACH_SHARE, EACH_CHANCE = 0.3, 0.28
+#: ... and of several stages one alone evaluates nothing: where that rank of one, or of each, is busy, it was a save in nine of ten
+#: such jobs, a log in the other.
+STAGES_CHANCE = 0.28
 #: A stop that was seen once is as probably neither of these: of 7 recorded jobs with one, one saved. Fewer steps than these may
 #: hold one of many that keep an interval.
 ONCE_CHANCE, ONCE_STEPS = TOSS_UP, (15, 30)
 #: A loader with as many workers as this makes all wait every so many steps, where each stage reads data or labels. How often that
-#: is so was not measured: it is told beside the others, and less probable than they are.
-MOST_LOADERS, READING_STAGES, LOADER_CHANCE = 16, 2, 0.28
+#: is so was not measured: it is told beside the others, and less probable than they are. One that is late for one worker alone is
+#: as probably that of any other rank; one worker has at least this part of what is lost.
+MOST_LOADERS, READING_STAGES, LOADER_CHANCE, ALONE_SHARE = 16, 2, 0.28, 0.8
 #: Of frameworks that save asynchronously some write rows of what they do in the background.
 BACKGROUND_CHANCE = 0.3
 #: The component of what optimizers take longer: neither evaluations nor logs lie in them, and hardly a save.
@@ -103,22 +104,22 @@ def _measure_doubts(
         )
     rows_say, period = borders["stall.checkpoint_share"].value, borders["stall.period_steps"].value
     is_told = rows_say is not None and rows_say >= EXPLAINED_SHARE
-    of_all, of_first, of_each_stage, in_optimizers = 0.0, 0.0, 0.0, 0.0
+    of_all, of_first, of_reader, in_optimizers = 0.0, 0.0, 0.0, 0.0
     for name, gain in lost.items():
         on = gains.blame_s.get(name)
         # Nearer to all of it than to the part that each rank has where all are alike.
         if on is not None and on.shape[0] > 1 and on[0].sum() > (1.0 + 1.0 / on.shape[0]) / 2.0 * on.sum():
             of_first += gain
-            of_each_stage += gain if on.shape[1] > 1 and on[0].min() > EACH_SHARE * on[0].max() else 0.0
+            of_reader += gain / len(on) if on[0, [0, -1]].max() > ALONE_SHARE * on.sum() else 0.0
         elif name == IN_OPTIMIZERS:
             in_optimizers += gain
         else:
             of_all += gain
-    by_loader = not is_told and n_stages <= READING_STAGES and period is not None and period <= MOST_LOADERS
-    of_loader = LOADER_CHANCE * of_all / total if by_loader else 0.0
+    takes_turns = not is_told and period is not None and period <= MOST_LOADERS
+    of_loader = LOADER_CHANCE * (of_reader + (of_all if n_stages <= READING_STAGES else 0.0)) / total * takes_turns
     is_once = not is_told and borders["stall.hits"].value == 1.0
     of_once = ONCE_CHANCE * float(np.interp(n_steps, ONCE_STEPS, (0.0, 1.0))) if is_once else 0.0
-    planned = EACH_CHANCE if of_each_stage > EXPLAINED_SHARE * total else PLANNED_CHANCE
+    planned = STAGES_CHANCE if n_stages > 1 and of_first > EXPLAINED_SHARE * total else PLANNED_CHANCE
     doubt = 0.0 if is_told else planned * (1.0 - of_loader) * (1.0 - of_once)
     saving = evidence.op == Op.CHECKPOINT
     workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)

@@ -35,6 +35,10 @@ READS_AS = {
     "forwards alone, where data is read; misleads never",
     "worker.growth_doubt": "how probable it is that slow workers are stages whose work grew: all ranks of them fall behind, by "
     "less than three times what others change by in the same steps; misleads where a fault begins as sequences get longer",
+    "worker.optimizer_ratio": "time of the optimizers of the worker that is slow in these alone over its peers'; 2 twice as long; "
+    "misleads where one worker updates more, as with unevenly split states",
+    "worker.optimizer_doubt": "how probable it is that such a worker does something that its peers do not, and is not slow: its "
+    "computes are not; misleads where a host's processor alone is slow",
     "worker.documents_doubt": "how probable it is that a slow replica has longer documents than others: all stages of a dp rank "
     "are slow since the first step, documents differ by as much, and no tokens tell; misleads where they are dealt at random",
     "worker.m_w": "M_W of the paper: part of S's lost time that comes back when the slowest 3% of the workers are ideal; may "
@@ -73,6 +77,8 @@ PAUSE_CHANCE, PART_ODDS, TINY_S = 0.4, 4.0, 1e-12
 #: A replica that is slow since the first step by no more than so many standard deviations of its documents may have longer ones:
 #: the times of both are the same, so that nothing tells.
 DOCUMENTS_DEVIATIONS, DOCUMENTS_CHANCE = 3.0, TOSS_UP
+#: Optimizers alone of one worker are long for its machine, or for what it alone does in them: three and three of six recorded jobs.
+OPTIMIZER_CHANCE = TOSS_UP
 #: Below this ratio a direction is not slow (as the rule), nor where it is behind by less than this part of what forwards are: so
 #: much is noise (a real loader that tripled forwards left backwards at 1.02).
 SLOW_DIRECTION_RATIO = 1.015
@@ -134,10 +140,20 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),
         }
+    found |= _measure_optimizers(breakdown)
     missing = Feature.missing("no time was lost against the ideal")
     found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
     found["stage.m_s"] = missing if what_if.m_s is None else Feature(what_if.m_s)
     return found
+
+
+def _measure_optimizers(breakdown: Breakdown) -> Features:
+    """Measure the worker that is slow in its optimizers alone."""
+    ratio = breakdown.optimizer_ratio
+    slow = None if ratio is None else np.where(ratio > 1.0, ratio, np.nan)
+    usual = 1.0 if slow is None else float(np.nanmax(nan_median(slow, axis=0)))
+    doubt = OPTIMIZER_CHANCE if usual > 1.0 else 0.0
+    return {"worker.optimizer_ratio": Feature(usual), "worker.optimizer_doubt": Feature(doubt)}
 
 
 def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:

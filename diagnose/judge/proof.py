@@ -56,8 +56,9 @@ def prove(analysis: Analysis, cause: Cause, rule: Pictured) -> Proof | None:
     components = rule.components or _list_named(cause)
     kinds = [kind for kind in rule.pictures if kind in _MAKERS]
     kinds += [_BY_COMPONENT[name] for name in components if name in _BY_COMPONENT]
-    if "worker" in components and not rule.pictures and not analysis.breakdown.slow_workers.any():
-        kinds.remove("pace")  # optimizers are slow, and no computes
+    if "worker" in components and not analysis.breakdown.slow_workers.any():
+        hidden = not rule.pictures or analysis.breakdown.optimizer_ratio is not None
+        kinds = [kind for kind in kinds if kind != "pace" or not hidden]  # no computes are slow
     for kind in (*kinds, "steps"):
         proof = _MAKERS[kind](analysis, cause.where, components)
         if proof is not None:

@@ -110,12 +110,8 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
     where, gain = locate_and_price(analysis, (component,), place, least)
     title, text = describe_uneven(analysis, where) if component == UNEVEN else ("", "")
     if component == "worker" and not analysis.breakdown.slow_workers.any():
-        if analysis.breakdown.stalls.seconds_of(StallKind.WORKER).any():
-            title, what, others = "slow in the same microbatch of each step", "the same microbatches", "others"
-        else:
-            title, what, others = "slow optimizers", "optimizers", "computes"
-        title = f"unknown cause: {title}"
-        text = f"{what} take longer there than those of peers in all steps, {others} do not, and no rule says why"
+        title = "unknown cause: slow in the same microbatch of each step"
+        text = "the same microbatches take longer there than those of peers in all steps, others do not, and no rule says why"
     silent = analysis.features.get("input.silent_share")
     if component == "input-delay" and silent is not None and (silent.value or 0.0) >= SILENT_SHARE:
         title, text = "unknown cause: late forwards where data is read", SILENT

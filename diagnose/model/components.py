@@ -187,6 +187,9 @@ class Breakdown:
     queue_blocking: float = 0.0
     #: Part of the seconds that they wait for transfers that stand out among their like.
     queue_behind_slow: float = 0.0
+    #: Shape (n_steps, n_dp, n_stages): how many times as long as its peers' the optimizers of a worker take that is slow in these
+    #: alone; 1 elsewhere. None where nobody is.
+    optimizer_ratio: Seconds | None = None
     #: What uneven experts explain of what is left.
     experts: Experts = NO_EXPERTS
     #: Broadcastable to `compute_s`, or one number: how long the schedule makes a compute against the ordinary one: beside

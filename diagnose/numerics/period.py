@@ -16,6 +16,8 @@ from diagnose.numerics.chance import divergence
 MIN_HITS = 2
 #: Twice always looks periodic: it is told from so many on.
 MIN_PERIODIC_HITS = 3
+#: What is done every so many steps is done in this part of them at most, so often at least, and keeps its interval by no chance.
+MAX_INTERVAL_SHARE, INTERVAL_CHANCE, INTERVAL_HITS, REGULAR = 0.3, 0.05, 3, 0.8
 #: Steps keep an interval without exception where chance does so rarely. Longer ones are not looked at.
 EXACT_CHANCE, MAX_EXACT = 0.05, 1000
 #: Distances looked at: the candidates grow with their square.
@@ -66,6 +68,19 @@ def find_period(steps: NDArray[np.int64], hits: NDArray[np.bool_]) -> tuple[int,
         if regularity > best[0] + BETTER and count >= MIN_HITS:
             best = (regularity, period, chance)
     return best[1], best[0], best[2]
+
+
+def is_interval(steps: NDArray[np.int64], hits: NDArray[np.bool_]) -> bool:
+    """Say whether something happens every so many steps, which nobody would do in each second or third, and by no chance.
+
+    >>> is_interval(np.arange(20), np.arange(20) % 5 == 2)
+    True
+    """
+    order = np.argsort(steps, kind="stable")
+    if hits.sum() < INTERVAL_HITS or hits.mean() > MAX_INTERVAL_SHARE:
+        return False
+    _, regularity, chance = find_period(steps[order], hits[order])
+    return regularity >= REGULAR and chance <= INTERVAL_CHANCE
 
 
 def find_exact_period(steps: NDArray[np.int64], hits: NDArray[np.bool_]) -> int | None:

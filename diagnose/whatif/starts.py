@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import MIN_STALLS, TOGETHER_SHARE, Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
-from diagnose.numerics.period import MIN_HITS, find_period
+from diagnose.numerics.period import MIN_HITS, find_period, is_interval
 from diagnose.numerics.robust import median
 from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, EXPLAINED_SHARE
 from diagnose.whatif.computes import COMPUTES, find_last, iterate_blocks, list_computes, place_of
@@ -347,6 +347,8 @@ def _is_input(steps: Ints, late_s: Seconds, late: Bools, readers: Sequence[int])
     hits: Bools = np.asarray(late.any(axis=(0, 2)))
     lost_s = np.where(late, late_s, 0.0)
     on_readers = lost_s[list(readers)].sum() >= READERS_SHARE * lost_s.sum()
+    if late.any(axis=1).sum() == 1 < late[:, 0].size and is_interval(steps, hits):
+        return False  # one worker alone, every so many steps: it saves, or writes a log
     if on_readers and n_stages > len(readers):
         return int(hits.sum()) >= MIN_HITS
     if hits.sum() < MIN_STALLS:

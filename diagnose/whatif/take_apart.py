@@ -25,6 +25,7 @@ from diagnose.whatif.components.step import find_slow_steps, find_usual_steps, w
 from diagnose.whatif.components.transfer import find_waits_inside, transfer_excess
 from diagnose.whatif.components.worker import (
     Draws,
+    find_slow_optimizers,
     find_slow_workers,
     measure_draws,
     slow_throughout,
@@ -170,6 +171,7 @@ def _take_apart(
         step_ratio=step_ratio,
         worker_ratio=workers.ratio,
         slow_workers=workers.slow,
+        optimizer_ratio=None if workers.slow.any() else find_slow_optimizers(observed, order, n_stages),
         microbatch_ratio=microbatches.ratio,
         microbatch_ordinary=microbatches.ordinary,
         microbatch_told=microbatches.told,

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from diagnose.features.periodicity import (
-    EACH_CHANCE,
     LOADER_CHANCE,
     ONCE_CHANCE,
     PLANNED_CHANCE,
+    STAGES_CHANCE,
     STOP_CHANCE,
     measure_periodicity,
 )
@@ -227,10 +227,12 @@ def test_one_stop_is_as_probably_something_else(
     monkeypatch.setattr("diagnose.features.periodicity.ONCE_STEPS", (few, few + N_STEPS))
     stops = gains({"start-delay": [4.0 if step in (1, 4)[:n_stops] else 0.0 for step in range(N_STEPS)]})
     stops.blame_s["start-delay"] = np.array([[1.0], [0.0]])
-    found = measure_periodicity(components(), stops, evidence([(Op.CHECKPOINT, row) for row in rows], seconds=8.0))
-    planned, rare = (found[f"stall.{name}_doubt"].value for name in ("planned", "rare"))
+    found = measure_periodicity(
+        components(n_stages=1), stops, evidence([(Op.CHECKPOINT, row) for row in rows], seconds=8.0)
+    )
+    planned, rare, loader = (found[f"stall.{name}_doubt"].value or 0.0 for name in ("planned", "rare", "loader"))
     assert rare == doubt
-    assert planned == (0.0 if rows else (1.0 - doubt) * PLANNED_CHANCE)
+    assert planned == (0.0 if rows else (1.0 - doubt) * (1.0 - loader) * PLANNED_CHANCE)
 
 
 @pytest.mark.parametrize(("others", "period"), [((1, 3, 7, 9), 2.0), ((1, 4, 7, 9), None), ((1, 7), None)])
@@ -240,23 +242,35 @@ def test_a_long_save_hides_no_others(others: Sequence[int], period: float | None
     assert lost({"start-delay": seconds})["stall.period_steps"].value == period
 
 
-@pytest.mark.parametrize(("of_first", "by_loader"), [(0.55, True), (0.7, True), (0.8, False), (1.0, False)])
-def test_what_only_the_first_rank_does_may_be_planned(of_first: float, by_loader: bool) -> None:
-    """A stop of the first of two dp ranks alone is a save or a log, and no loader; a little more on it is nothing."""
+@pytest.mark.parametrize(("of_first", "by_loader"), [(0.55, 1.0), (0.7, 1.0), (0.8, 0.0), (1.0, 0.5)])
+def test_what_only_the_first_rank_does_may_be_planned(of_first: float, by_loader: float) -> None:
+    """A stop of the first of two dp ranks alone is a save or a log, a loader's half as often; a little more on it is nothing."""
     stops = gains({"start-delay": every(3)})
     stops.blame_s["start-delay"] = np.array([[of_first], [1.0 - of_first]])
-    found = measure_periodicity(components(), stops, evidence())
-    loader = LOADER_CHANCE if by_loader else 0.0
+    found = measure_periodicity(components(n_stages=1), stops, evidence())
+    loader = LOADER_CHANCE * by_loader
     assert found["stall.loader_doubt"].value == loader
     assert found["stall.planned_doubt"].value == (1.0 - loader) * PLANNED_CHANCE
 
 
-@pytest.mark.parametrize(("of_first", "doubt"), [((1.0, 0.6), EACH_CHANCE), ((1.0, 0.1), PLANNED_CHANCE)])
-def test_each_stage_has_a_rank_that_saves(of_first: tuple[float, float], doubt: float) -> None:
-    """A log is written by one process: where the first rank of both stages is busy it is rather a save."""
+@pytest.mark.parametrize(
+    ("on", "doubt", "by_loader"),
+    [
+        ([[1.0, 0.6, 0.6], [0.0, 0.0, 0.0]], STAGES_CHANCE, 0.0),
+        ([[1.0, 0.1, 0.1], [0.0, 0.0, 0.0]], STAGES_CHANCE, 0.5),
+        ([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0]], STAGES_CHANCE, 0.0),
+        ([[0.5, 0.5, 0.5], [0.5, 0.5, 0.5]], PLANNED_CHANCE, 0.0),
+    ],
+    ids=["each stage", "the first", "one that reads nothing", "all"],
+)
+def test_the_first_rank_of_one_of_several_stages_saves(on: list[list[float]], doubt: float, by_loader: float) -> None:
+    """One stage alone evaluates nothing: where the first rank of one, or of each, is busy it is rather a save."""
     stops = gains({"start-delay": every(3)})
-    stops.blame_s["start-delay"] = np.array([of_first, (0.0, 0.0)])
-    assert measure_periodicity(components(), stops, evidence())["stall.planned_doubt"].value == doubt
+    stops.blame_s["start-delay"] = np.array(on)
+    found = measure_periodicity(components(n_stages=3), stops, evidence())
+    loader = LOADER_CHANCE * by_loader
+    assert found["stall.loader_doubt"].value == loader
+    assert found["stall.planned_doubt"].value == (1.0 - loader) * doubt
 
 
 @pytest.mark.parametrize(("in_optimizers", "told"), [(0.1, "planned"), (8.0, "optimizer")])

@@ -1,6 +1,7 @@
 """Small parts of the what-if on arrays that one can read: clocks, hidden barriers, batches, the clean step."""
 
 import dataclasses
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -980,6 +981,22 @@ def test_who_reads_begins_late_for_input_from_two_steps_on(at: list[int], found:
     late = np.zeros((2, 12, 3), dtype=bool)
     late[0, at] = True
     assert _is_input(np.arange(12), np.ones(late.shape), late, [0]) is found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "at", "found"),
+    [
+        ([0], range(2, 24, 5), False),
+        ([1], range(2, 24, 5), False),
+        ([0, 1], range(2, 24, 5), True),
+        ([0], (2, 3, 11, 19), True),
+    ],
+)
+def test_a_reader_that_keeps_an_interval_alone_may_save(ranks: list[int], at: Sequence[int], found: bool) -> None:
+    """One worker alone, exactly every fifth step, waits for no batch that anybody could name; two do, or one now and then."""
+    late = np.zeros((2, 24, 3), dtype=bool)
+    late[0, np.array(at)[:, None], ranks] = True
+    assert _is_input(np.arange(24), np.ones(late.shape), late, [0]) is found
 
 
 @pytest.mark.parametrize(

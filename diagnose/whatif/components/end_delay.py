@@ -4,7 +4,9 @@ import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.optype import Op
+from diagnose.model.trace import Bools
 from diagnose.whatif.components.component import ByNode, Component, Part
+from diagnose.whatif.computes import iterate_blocks
 from diagnose.whatif.delays import recorded
 from diagnose.whatif.observed import Observed
 
@@ -20,11 +22,18 @@ class EndDelayPart(Part):
 
     def find(self) -> None:
         """Find what optimizers take beyond their worker's usual."""
-        self.own_s = [_long_optimizers(o) for o in self.job.observed]
+        ratio = self.job.breakdown.optimizer_ratio
+        self.own_s = [
+            _long_optimizers(o, None if ratio is None else ratio[at] > 1.0)
+            for at, o in iterate_blocks(self.job.observed)
+        ]
 
 
-def _long_optimizers(o: Observed) -> ByNode:
-    """Say how much longer than its worker's usual each optimizer took, by node; only where it stands out; seconds."""
+def _long_optimizers(o: Observed, slow: Bools | None) -> ByNode:
+    """Say how much longer than its worker's usual each optimizer took, by node; only where it stands out; seconds.
+
+    `slow` marks where a worker's optimizers are slow in all steps, or from one on, shape (n_steps, n_dp, n_stages).
+    """
     found = ByNode()
     for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
         own = np.broadcast_to(o.own[node], o.block.start_s[node].shape)
@@ -32,7 +41,9 @@ def _long_optimizers(o: Observed) -> ByNode:
         usual, low = np.quantile(own, 0.3, axis=0), np.quantile(own, 0.05, axis=0)
         sigma = (usual - low) / LOW_SPREAD_TO_SIGMA
         least = np.maximum(LONG_OPTIMIZER_DEVIATIONS * sigma, LONG_OPTIMIZER_RATIO * usual)
-        excess = recorded(o, node, np.where(own - usual > least, own - usual, 0.0))
+        stands_out = own - usual > least
+        stands_out = stands_out if slow is None else stands_out & ~slow[..., o.block.nodes.stage[node]]
+        excess = recorded(o, node, np.where(stands_out, own - usual, 0.0))
         if excess.any():
             found[node] = excess
     return found

@@ -22,8 +22,6 @@ SLOW_WHOLE_STEP_RATIO = 1.03
 FORWARD_SHARE = 0.8
 #: Planned work comes at a period, exact to this part, and not in more than this part of the steps.
 REGULAR, MAX_SHARE = 0.8, 0.6
-#: What is done every so many steps is done in this part of them at most, so often at least, and keeps its interval by no chance.
-MAX_INTERVAL_SHARE, INTERVAL_CHANCE, INTERVAL_HITS = 0.3, 0.05, 3
 #: Planned pauses are these part of all pauses of their kind.
 MOST_SHARE = 0.8
 #: Collections that cost more than this part of the time come too often, planned or not: the least gain that is reported.
@@ -66,15 +64,6 @@ def is_planned(steps: Ints, hits: Bools) -> bool:
     if hits.sum() < MIN_HITS or hits.mean() > MAX_SHARE:
         return False
     return find_period(steps[order], hits[order])[1] >= REGULAR
-
-
-def is_interval(steps: Ints, hits: Bools) -> bool:
-    """Say whether something happens every so many steps, which nobody would do in each second or third, and by no chance."""
-    order = np.argsort(steps, kind="stable")
-    if hits.sum() < INTERVAL_HITS or hits.mean() > MAX_INTERVAL_SHARE:
-        return False
-    _, regularity, chance = find_period(steps[order], hits[order])
-    return regularity >= REGULAR and chance <= INTERVAL_CHANCE
 
 
 def attribute_planned_collections(stalls: Stalls, steps: Ints, job_s: float, n_stages: int) -> None:

@@ -29,7 +29,9 @@ from diagnose.whatif.observed import Observed
 #: With one dp rank a worker's own fastest steps say what it can do.
 FASTEST_SHARE = 0.1
 #: Where more than half of a stage's ranks are slow the others are at least one in so many: one odd quick rank is no reference.
-LEAST_QUICK = 4
+#: Fewer than a third are odd, too, unless this part of the slow ones were not so all the time, or other stages take what the quick
+#: ones do, to this part of the difference.
+LEAST_QUICK, MANY_QUICK, BEHIND_SHARE, LIKE_SHARE = 4, 1.0 / 3.0, 0.5, 0.25
 #: A stage falls behind where others change by less than this part of it in the same steps: else work is what changed, or moved.
 OTHERS_SHARE = 0.25
 #: Computes at this quantile do not stall where up to three quarters do, and how far it is from the middle, in standard deviations.
@@ -99,7 +101,8 @@ def find_usual_durations(
         With one dp rank: stages whose optimizer, or one member, says that the worker is slow.
     """
     by_rank = nan_median(by_step, axis=2)  # (2, n_virtual, n_dp)
-    typical_s = lower_median(np.where(_quick_ranks(by_step, by_rank, n_stages), by_rank, np.nan), axis=2)
+    usual = _usual_ranks(by_step[:, :, order], by_rank, n_stages)
+    typical_s = lower_median(np.where(usual, by_rank, np.nan), axis=2)
     usual_s = np.maximum(np.nan_to_num(nan_median(typical_s, axis=1, keepdims=True)), TINY_S)
     typical_s = np.where(typical_s > 0, typical_s, usual_s)
     # Of most ranks of a stage, not of some: others would be peers.
@@ -134,31 +137,60 @@ def without_stalls(even_s: Seconds, typical_s: Seconds) -> Seconds:
     return np.where(stalls, usual_of * np.exp(low), typical_s)
 
 
-def _quick_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
-    """Mark the dp ranks that say what is usual on each stage: all, or where more than half are slow the others.
+def _usual_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
+    """Mark the dp ranks that say what is usual on each stage, where they are on two levels; else all.
 
-    Ranks are on two levels where the widest gap between neighbours is far wider than what is on both sides of it varies. A single
-    rank in many that is quicker than all others says nothing of them. Shape (1 or n_virtual, n_dp), broadcastable to `by_rank`.
+    They are where the widest gap between neighbours is far wider than what is on both sides of it varies. Fewer than a third that
+    are quicker say nothing of the others: it is they that are odd, unless most fall behind, or other stages take as long as they.
+    Half of them, as one of two, are usual, unless other stages take as long as the other half. `by_step` has steps in time. Shape
+    (1 or n_virtual, n_dp), broadcastable to `by_rank`.
     """
     n_dp = by_rank.shape[-1]
-    quick = np.ones((1, n_dp), dtype=bool)
     first = -(-n_dp // LEAST_QUICK)
-    if first > (n_dp - 1) // 2:
-        return quick
-    log = np.log(np.maximum(by_rank / lower_median(by_rank, axis=2)[:, :, None], TINY_RATIO))
+    if n_dp == 1:
+        return np.ones((1, 1), dtype=bool)
+    log = np.log(np.maximum(by_rank, TINY_S))
+    over_steps = np.log(np.maximum(by_step, TINY_S)) - log[:, :, None]
+    log -= lower_median(log, axis=2)[:, :, None]
     level = np.nan_to_num(np.nanmean(log.reshape(len(log), -1, n_stages, n_dp), axis=(0, 1)))  # (n_stages, n_dp)
-    over_steps = np.log(np.maximum(by_step / by_rank[:, :, None], TINY_RATIO))
     chance = CHANCE_DEVIATIONS * MAD_TO_SIGMA * float(np.nanmedian(np.abs(over_steps))) / np.sqrt(by_step.shape[2])
-    ordered = np.sort(level, axis=1)
+    in_time = np.log(np.maximum(by_step, TINY_S)).reshape(len(log), -1, n_stages, *by_step.shape[2:])
+    pace = np.nan_to_num(np.nanmean(in_time, axis=1))  # (2, n_stages, n_steps, n_dp)
     found = np.ones((n_stages, n_dp), dtype=bool)
-    for stage, row in enumerate(ordered):
+    for stage, row in enumerate(np.sort(level, axis=1)):
         gaps = np.diff(row)
-        at = first - 1 + int(gaps[first - 1 : (n_dp - 1) // 2].argmax())
+        at = first - 1 + int(gaps[first - 1 : n_dp // 2].argmax())
         apart = np.concatenate([row[: at + 1] - row[: at + 1].mean(), row[at + 1 :] - row[at + 1 :].mean()])
         least = max(np.log1p(SLOW_RATIO), chance, CHANCE_DEVIATIONS * float(np.sqrt(np.mean(apart**2))))
-        if gaps[at] > least:
-            found[stage] = level[stage] <= row[at]
+        is_quick = level[stage] <= row[at]
+        if gaps[at] <= least:
+            continue
+        behind = (pace[:, stage][..., ~is_quick] - median(pace[:, stage][..., is_quick], axis=2)[..., None]).mean(
+            axis=0
+        )
+        if 2 * is_quick.sum() == n_dp:
+            found[stage] = np.logical_or(~is_quick, not _are_like_others(pace, stage, ~is_quick))
+        elif (
+            is_quick.mean() >= MANY_QUICK
+            or _slow_steps(behind.T).any(axis=1).mean() >= BEHIND_SHARE
+            or _are_like_others(pace, stage, is_quick)
+        ):
+            found[stage] = is_quick
     return np.tile(found, (by_rank.shape[1] // n_stages, 1))
+
+
+def _are_like_others(pace: Seconds, stage: int, some: Bools) -> bool:
+    """Say whether some dp ranks of a stage take what other stages do, forward and backward, and the rest something else.
+
+    `pace` is the log of seconds, shape (2, n_stages, n_steps, n_dp).
+    """
+    if pace.shape[1] == 1:
+        return False
+    usual = median(pace, axis=2)  # (2, n_stages, n_dp)
+    others = np.delete(usual, stage, axis=1).reshape(len(usual), -1)
+    others = others - median(usual[:, stage, some], axis=1)[:, None]
+    rest = median(usual[:, stage, ~some], axis=1) - median(usual[:, stage, some], axis=1)
+    return bool((np.abs(median(others, axis=1)) < LIKE_SHARE * np.abs(rest)).all())
 
 
 def _typical_while_quick(by_step: Seconds, typical_s: Seconds, n_stages: int) -> Seconds:
@@ -174,14 +206,8 @@ def _typical_while_quick(by_step: Seconds, typical_s: Seconds, n_stages: int) ->
     pace = np.nan_to_num(log.reshape(len(log), -1, n_stages, log.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)
     others = np.stack([lower_median(np.delete(pace, stage, axis=0), axis=0) for stage in range(n_stages)])
     own = pace - others
-    own -= np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
-    sigma = robust_deviation(np.diff(own, axis=1)) / np.sqrt(2.0)
-    slow = np.arange(own.shape[1]) >= find_onsets(own, sigma)[:, None]
-    on = upper_stretch(own, apart=STRETCHES_APART)
-    slow = np.where(on.any(axis=1, keepdims=True), on, slow)
+    slow = _slow_steps(own)
     n_slow = slow.sum(axis=1, keepdims=True)
-    # Who is as slow in the first steps as in the last, and in most between, is quick now and then: that is what it usually takes.
-    slow &= ~(slow[:, :1] & slow[:, -1:] & (2 * n_slow > slow.shape[1]))
     weight = slow / np.maximum(n_slow, 1) - ~slow / np.maximum(slow.shape[1] - n_slow, 1)
     rise, of_others = (weight * own).sum(axis=1), (weight * others).sum(axis=1)
     slow &= (np.abs(of_others) < OTHERS_SHARE * rise)[:, None]
@@ -191,6 +217,17 @@ def _typical_while_quick(by_step: Seconds, typical_s: Seconds, n_stages: int) ->
     usual = np.minimum(nan_median(log, axis=3), 0.0)
     change = np.minimum(np.nan_to_num(nan_median(quick, axis=3) - usual), 0.0).reshape(typical_s.shape)
     return np.asarray(typical_s * np.exp(np.where(np.tile(slow.any(axis=1), len(change[0]) // n_stages), change, 0.0)))
+
+
+def _slow_steps(own: Seconds) -> Bools:
+    """Mark the steps in which series, shape (n, n_steps), are behind what they take in others: from one on, or in stretches."""
+    own = own - np.quantile(own, FASTEST_SHARE, axis=1, keepdims=True)
+    sigma = robust_deviation(np.diff(own, axis=1)) / np.sqrt(2.0)
+    slow = np.arange(own.shape[1]) >= find_onsets(own, sigma)[:, None]
+    on = upper_stretch(own, apart=STRETCHES_APART)
+    slow = np.where(on.any(axis=1, keepdims=True), on, slow)
+    # Who is as slow in the first steps as in the last, and in most between, is quick now and then: that is what it usually takes.
+    return np.asarray(slow & ~(slow[:, :1] & slow[:, -1:] & (2 * slow.sum(axis=1, keepdims=True) > slow.shape[1])))
 
 
 COMPONENT = Component("stage", StagePart)

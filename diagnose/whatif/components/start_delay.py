@@ -9,9 +9,9 @@ from diagnose.model.feature import Features
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Seconds
+from diagnose.numerics.period import is_interval
 from diagnose.whatif.components.attribution import LongStalls
 from diagnose.whatif.components.component import Component, Part
-from diagnose.whatif.components.evaluation import is_interval
 from diagnose.whatif.computes import iterate_blocks, place_of
 from diagnose.whatif.observed import Observed
 

@@ -9,10 +9,11 @@ from diagnose.model.feature import Features
 from diagnose.model.stalls import TOGETHER_SHARE, StallKind
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.change_points import BOUND_QUANTILES, place_changes
+from diagnose.numerics.period import is_interval
 from diagnose.numerics.robust import median
 from diagnose.whatif.components.attribution import MANY_A_STEP, LongStalls
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
-from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_interval, is_planned
+from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO, find_evaluations, is_planned
 from diagnose.whatif.computes import Place, Places
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
 

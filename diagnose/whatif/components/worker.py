@@ -25,7 +25,7 @@ from diagnose.numerics.robust import (
 )
 from diagnose.whatif.components.attribution import assign
 from diagnose.whatif.components.component import ByNode, Component, Extent, Lanes, Part, cut, mix
-from diagnose.whatif.computes import Place, Places
+from diagnose.whatif.computes import Place, Places, iterate_blocks
 from diagnose.whatif.levels import Changing
 from diagnose.whatif.medians import MEDIAN_ERROR, TINY_RATIO, find_shared, nearest_zero_center
 from diagnose.whatif.observed import Observed
@@ -102,7 +102,7 @@ class WorkerPart(Part):
 
     def find(self) -> None:
         """Find what slow workers' optimizers would take: as long as those of their peers."""
-        found = [self._peers_of(i) for i in range(len(self.job.observed))]
+        found = [self._peers_of(i, at) for i, (at, _) in enumerate(iterate_blocks(self.job.observed))]
         self._peers_s, self._longer_s = [peers_s for peers_s, _ in found], sum(longer_s for _, longer_s in found)
 
     def is_present(self) -> bool:
@@ -130,26 +130,52 @@ class WorkerPart(Part):
         longer = fill_nan(c.compute_s) * (1.0 - 1.0 / c.worker_ratio[:, :, None])
         return self.blame_stalls(self.job.by_worker(longer) + self._longer_s)
 
-    def _peers_of(self, i: int) -> tuple[ByNode, Seconds]:
+    def _peers_of(self, i: int, at: slice) -> tuple[ByNode, Seconds]:
         """Give the peers' optimizer time for the optimizers of slow workers of a block, infinite for others, by node.
 
-        And how much longer those usually take who are slow in these alone, where no worker is slow in computes, seconds, shape
-        (n_dp, n_stages): what stops an optimizer now and then is no part of it.
+        And how much longer those usually take who are slow in these alone, seconds, shape (n_dp, n_stages): what stops an optimizer
+        now and then is no part of it. `at` are the steps of the block.
         """
-        o = self.job.observed[i]
+        o, ratio = self.job.observed[i], self.job.breakdown.optimizer_ratio
         slow_workers = self.job.breakdown.slow_workers
         nodes, found, longer_s = o.block.nodes, ByNode(), np.zeros(slow_workers.shape)
         for node in np.flatnonzero(nodes.op == Op.OPTIMIZER).tolist():
             own, stage = np.broadcast_to(o.own[node], o.block.start_s[node].shape), int(nodes.stage[node])
             peers = np.maximum(lower_median(own, axis=1)[:, None], 0.0)
-            least = np.quantile(own, QUICK_OPTIMIZERS, axis=0)  # of each rank: now and then one takes longer
-            alone = (least > LONG_OPTIMIZER * np.quantile(peers, 1.0 - QUICK_OPTIMIZERS)) & (not slow_workers.any())
-            slow = slow_workers[:, stage] | alone
-            if slow.any():
-                usual = np.maximum(median(own - peers, axis=0), 0.0)
+            slow = slow_workers[:, stage]
+            alone = np.zeros(own.shape, dtype=bool) if ratio is None else ratio[at, :, stage] > 1.0
+            if slow.any() or alone.any():
+                usual = np.maximum(np.nan_to_num(nan_median(np.where(alone, own - peers, np.nan), axis=0)), 0.0)
                 found[node] = np.where(alone, np.maximum(own - usual, peers), np.where(slow, peers, np.inf))
                 longer_s[:, stage] += np.where(alone, np.minimum(own - peers, usual), 0.0).sum(axis=0)
         return found, longer_s
+
+
+def find_slow_optimizers(observed: Sequence[Observed], order: Ints, n_stages: int) -> Seconds | None:
+    """Say how many times as long as those of its peers the optimizers of a worker take in all steps, or from one on.
+
+    Shape (n_steps, n_dp, n_stages), 1 where they are not long; `order` puts the steps in time. None where none are, or on more than
+    a few of the workers: then nobody says how long they usually take.
+    """
+    n_dp = observed[0].block.start_s.shape[-1]
+    own_s = np.zeros((len(order), n_dp, n_stages))
+    for at, o in iterate_blocks(observed):
+        for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
+            own_s[at, :, o.block.nodes.stage[node]] += np.maximum(o.own[node], 0.0)
+    peers_s = lower_median(own_s, axis=1)[:, None]  # (n_steps, 1, n_stages)
+    if n_dp == 1 or not peers_s.any():
+        return None
+    ratio = np.maximum(own_s, TINY_RATIO) / np.maximum(peers_s, TINY_RATIO)
+    in_time = np.log(ratio[order]).transpose(1, 2, 0)  # (n_dp, n_stages, n_steps)
+    sigma = float(median(noise_of_differences(in_time)))
+    since = find_onsets(in_time, sigma)
+    after = np.arange(len(order)) >= np.where(since < len(order), since, 0)[..., None]
+    after = after[..., np.argsort(order)].transpose(2, 0, 1)  # (n_steps, n_dp, n_stages)
+    least = nan_quantile(np.where(after, own_s, np.nan), QUICK_OPTIMIZERS, axis=0)  # now and then one takes longer
+    slow = least > LONG_OPTIMIZER * np.quantile(peers_s, 1.0 - QUICK_OPTIMIZERS, axis=0)
+    if not slow.any() or slow.sum() > max(FEW_SHARE * slow.size, 1.0):
+        return None
+    return np.where(after & slow, np.maximum(ratio, 1.0), 1.0)
 
 
 def told_by_optimizer(observed: Sequence[Observed], typical_s: Seconds, n_stages: int) -> Bools:
@@ -501,7 +527,8 @@ def _are_slow_often(own: Seconds, hits: Bools) -> Bools:
     """Say which workers are slow in more single steps than others, shape (..., n_dp); `hits` are these steps, `own` says how slow.
 
     With one stage a long document is a slow step of its rank, and a busy host slows now one worker, now another: all have some.
-    Those of other ranks count that are about as slow, of its stage, or of all. Other stages of its rank may share its fault.
+    Those of other ranks count that are about as slow, of its stage, or of all. Other stages of its rank may share its fault, and so
+    may whoever is slow in the same steps, as workers of one host are.
     """
     n_dp = hits.shape[-2]
     flat = hits.reshape(-1, n_dp, hits.shape[-1])
@@ -510,7 +537,9 @@ def _are_slow_often(own: Seconds, hits: Bools) -> Bools:
     often = np.zeros(flat.shape[:-1], dtype=bool)
     for p, d in np.argwhere(flat.any(axis=-1)).tolist():
         mine = slow[(stage == p) & (dp == d)]
-        others = (dp != d) & (slow > LIKE_SHARE * median(mine))
+        both = (flat & flat[p, d]).sum(axis=-1)
+        with_it = (both >= MIN_LEVEL_STEPS) & (both > TOGETHER_SHARE * (flat | flat[p, d]).sum(axis=-1))
+        others = (dp != d) & ~with_it[stage, dp] & (slow > LIKE_SHARE * median(mine))
         n_others = max(int((others & (stage == p)).sum()), int(others.sum()) / len(flat))
         expected = n_others / max(n_dp - 1, 1)
         often[p, d] = len(mine) >= HITS_RATIO * expected and len(mine) > expected + CHANCE_DEVIATIONS * np.sqrt(

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from diagnose.model.stalls import StallKind, Stalls
+from diagnose.numerics.period import is_interval
 from diagnose.whatif.components.evaluation import (
     attribute_planned_collections,
     find_evaluations,
-    is_interval,
     is_planned,
 )
 

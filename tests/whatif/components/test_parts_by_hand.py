@@ -40,7 +40,7 @@ from diagnose.whatif.components.microbatch import (
 from diagnose.whatif.components.other_work import OtherWorkPart, _measure_around, find_excess
 from diagnose.whatif.components.pause import _keep_in_work, _measure_noise, find_pauses
 from diagnose.whatif.components.queue import QueuePart
-from diagnose.whatif.components.stage import StagePart, _quick_ranks, find_usual_durations, without_stalls
+from diagnose.whatif.components.stage import StagePart, _usual_ranks, find_usual_durations, without_stalls
 from diagnose.whatif.components.start_delay import _is_beginning, find_late_starts
 from diagnose.whatif.components.step import (
     StepPart,
@@ -376,22 +376,34 @@ def test_a_member_that_the_others_wait_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "quick"),
+    ("ranks", "other", "since", "usual"),
     [
-        ([1.0] * 2 + [2.0] * 6, 2),
-        ([1.0] * 1 + [2.0] * 7, 8),
-        ([1.0] * 3 + [2.0] * 5, 3),
-        ([1.0] * 5 + [2.0] * 3, 8),
-        ([1.0] * 2 + [1.01] * 6, 8),
-        ([1.0, 2.0], 2),
-        ([1.0] * 2 + [2.0] * 3, 2),
+        ([1.0] * 2 + [2.0] * 6, None, 0, "all"),
+        ([1.0] * 2 + [2.0] * 6, None, 8, "quick"),
+        ([1.0] * 2 + [2.0] * 6, 1.0, 0, "quick"),
+        ([1.0] * 2 + [2.0] * 6, 2.0, 0, "all"),
+        ([1.0] * 1 + [2.0] * 7, 1.0, 0, "all"),
+        ([1.0] * 5 + [2.0] * 3, 1.0, 0, "all"),
+        ([1.0] * 2 + [1.01] * 6, 1.0, 0, "all"),
+        ([1.0] * 3 + [2.0] * 5, None, 0, "quick"),
+        ([1.0] * 2 + [2.0] * 3, None, 0, "quick"),
+        ([1.0, 2.0, 2.0, 2.0], None, 0, "all"),
+        ([1.0, 2.0, 2.0, 2.0], None, 8, "quick"),
+        ([1.0, 2.0], None, 0, "all"),
+        ([1.0, 2.0], 1.0, 0, "all"),
+        ([1.0, 2.0], 2.0, 0, "slow"),
+        ([1.0, 2.0], 1.5, 0, "all"),
     ],
-    ids=["a quarter", "an odd one", "most slow", "few slow", "hardly", "too few", "three of five slow"],
 )
-def test_quick_ranks_say_what_is_usual(ranks: list[float], quick: int) -> None:
-    """Where more than half of a stage's ranks are slow, and at least a quarter of them are not."""
-    by_step = np.ones((2, 1, 6, len(ranks))) * np.array(ranks)
-    assert np.broadcast_to(_quick_ranks(by_step, by_step[:, :, 0], 1), (1, len(ranks))).sum() == quick
+def test_few_quick_ranks_say_nothing_of_most(ranks: list[float], other: float | None, since: int, usual: str) -> None:
+    """Where most are slow since the first step they are usual; not so where they fell behind, or other stages tell."""
+    by_step = np.ones((2, 1 if other is None else 3, 24, len(ranks))) * (other or 1.0)
+    by_step[:, 0, since:] = ranks
+    by_rank = np.median(by_step, axis=2)
+    found = np.broadcast_to(_usual_ranks(by_step, by_rank, by_step.shape[1]), by_rank.shape[1:])[0]
+    level = np.array(ranks)
+    expected = {"all": level > 0.0, "quick": level == level.min(), "slow": level == level.max()}
+    assert found.tolist() == expected[usual].tolist()
 
 
 def lengths(spread: float = 0.2, n: int = 6, noise: float = 0.0, *, seed: int = 1) -> np.ndarray:
@@ -678,9 +690,11 @@ def test_a_long_optimizer_stands_out(short_s: float, long_s: float, *, found: bo
     """By a quarter of its worker's usual, and by six deviations, which the shorter ones tell: those of 10% here are 0.54 s."""
     own = np.ones((20, 2))
     own[:5], own[7, 1] = short_s, long_s
-    nodes = SimpleNamespace(op=np.array([int(Op.FORWARD), int(Op.OPTIMIZER)]))
+    nodes = SimpleNamespace(op=np.array([int(Op.FORWARD), int(Op.OPTIMIZER)]), stage=np.zeros(2, dtype=int))
     block = SimpleNamespace(nodes=nodes, start_s=np.zeros((2, 20, 2)), filled=None)
-    excess = _long_optimizers(SimpleNamespace(block=block, own=[own, own]))
+    o = SimpleNamespace(block=block, own=[own, own])
+    excess = _long_optimizers(o, None)
+    assert not _long_optimizers(o, np.ones((20, 2, 1), dtype=bool))  # those of a slow worker are its own
     assert list(excess) == ([1] if found else [])
     assert not found or np.argwhere(excess[1]).tolist() == [[7, 1]]
 
@@ -773,7 +787,6 @@ def test_one_late_first_step_is_a_beginning() -> None:
         ((7, 1, 1, 1), True),
         ((6, 1, 1, 1), False),
         ((1, 0, 0, 0), True),
-        ((9, 9, 9, 9), False),
         ((8, 3, 3, 2), False),
         ((6, 1), False),
         ((7, 1), True),
@@ -783,6 +796,14 @@ def test_a_worker_is_slow_more_often_than_its_peers(n_hits: tuple[int, ...], slo
     """Three times as often as the others' mean, and by more than five deviations of it."""
     hits = np.arange(30) < np.array(n_hits)[:, None]
     assert _are_slow_often(hits * 1.0, hits).tolist() == [slow, *[False] * (len(n_hits) - 1)]
+
+
+@pytest.mark.parametrize(("n_hits", "apart", "slow"), [(6, 0, True), (6, 1, True), (6, 3, False), (2, 0, False)])
+def test_who_is_slow_in_the_same_steps_shares_a_fault(n_hits: int, apart: int, *, slow: bool) -> None:
+    """Workers of one host are slow together; others are in steps of their own, or by chance in one or two of the same."""
+    hits = np.zeros((1, 3, 30), dtype=bool)
+    hits[0, 0, :n_hits] = hits[0, 1, apart : apart + n_hits] = True
+    assert _are_slow_often(hits * 1.0, hits).tolist() == [[slow, slow, False]]
 
 
 @pytest.mark.parametrize(("of_others", "n_others", "slow"), [(0.4, 3, True), (0.6, 0, True), (0.6, 1, False)])
