@@ -585,7 +585,7 @@ def _partners(o: Observed, direction: int, n_stages: int) -> list[tuple[int, int
 
 
 def _usual_ratio(
-    y: Seconds, x: Seconds, apart: Bools, overlapping: Bools, virtual: NDArray[np.int64], most: float
+    y: Seconds, x: Seconds, apart: Bools, overlapping: Bools, virtual: NDArray[np.int64], most: float = MAX_SPREAD_RATIO
 ) -> tuple[Seconds, Seconds]:
     """Say what a compute takes over its partner without any wait, and how that varies: of its stage, or of the job.
 
