@@ -104,6 +104,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         share > 0,
         np.isfinite(work_s),
         share,
+        work_s,
         n_stages,
         steps,
         follow,

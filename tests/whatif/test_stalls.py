@@ -234,6 +234,31 @@ def test_who_takes_a_part_longer_now_and_then_is_slow(seed: int, of_backward: fl
     assert share_of(judged(inside_s), kind) > 0.9
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("stages", "dp"),
+    [(slice(0, 1), slice(None)), (slice(2, 4), slice(None)), (slice(None), 1)],
+    ids=["first", "last", "replica"],
+)
+def test_processes_that_are_stopped_by_the_clock(seed: int, stages: slice, dp: Any) -> None:
+    """Twice as often in backwards, which take twice as long, whichever workers are of the host: no allocator does so."""
+    shape = {"n_dp": 2}
+    inside_s = at_random(marked(FORWARD, stages, dp=dp, **shape), 0.15, seed)
+    inside_s += at_random(marked(BACKWARD, stages, dp=dp, **shape), 0.3, seed + 100)
+    assert share_of(judged(inside_s), StallKind.WORKER) > 0.9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_is_slow_for_moments_is_no_reference(seed: int) -> None:
+    """Beside a replica that is known to be slow the other one has a few stalls: these are nobody's."""
+    few = at_random(marked(slice(None), dp=0, n_dp=2), 0.05, seed)
+    slow = at_random(marked(slice(None), dp=1, n_dp=2), 0.5, seed + 100)
+    ratio = np.ones((2, STAGES, STEPS, 2))
+    ratio[..., 1] = 3.0
+    stalls = judged(few + slow, worker_ratio=ratio)
+    assert (stalls.inside[few > 0] == StallKind.NOBODY).all()
+
+
 @pytest.mark.parametrize(
     ("workers", "n_by_chance"),
     [([(0, 1)], 1), ([(0, 1), (0, 3)], 2), ([(0, 1), (0, 2)], 1), ([(0, 1), (1, 3)], 1), ([(0, 0), (0, 2), (0, 5)], 4)],
