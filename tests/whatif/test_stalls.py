@@ -534,6 +534,27 @@ def test_three_long_stalls_stand_out(n_long: int, length_s: float | None) -> Non
     assert _length_apart(seconds, left) is None
 
 
+@pytest.mark.parametrize(("n_forward", "length_s"), [(12, 1.0), (3, None)], ids=["no chance", "chance"])
+def test_what_is_longer_than_any_backward_and_most_of_all(n_forward: int, length_s: float | None) -> None:
+    """Forwards of 1 s to 3.2 s beside six backwards of 0.9 s; forwards alone have nobody to stand out from."""
+    seconds = np.zeros((2, 1, 1, 12, 1))
+    seconds[0, 0, 0, :n_forward, 0] = np.linspace(1.0, 3.2, n_forward)
+    assert _length_apart(seconds, seconds > 0) is None
+    seconds[1, 0, 0, :6] = 0.9
+    assert _length_apart(seconds, seconds > 0) == length_s
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_collections_beside_pauses_of_a_busy_host(seed: int) -> None:
+    """Each worker pauses for 0.9 s to 6 s in a forward now and then, and all computes for up to 0.8 s, as often backwards."""
+    rng = np.random.default_rng(seed)
+    noise = np.where(rng.random(nothing().shape) < 0.02, rng.uniform(0.4, 0.8, nothing().shape), 0.0)
+    length_s = rng.uniform(0.9, 6.0, nothing().shape)
+    collected = np.where(marked(FORWARD) & (rng.random(nothing().shape) < 0.015), length_s, 0.0)
+    stalls = judged(np.maximum(noise, collected))
+    assert (stalls.inside[collected > 0] == StallKind.COLLECTION).mean() > 0.9
+
+
 def test_each_in_its_own_step_is_no_plan() -> None:
     """The same stalls, each worker's in other steps, are collections."""
     seconds = nothing()
