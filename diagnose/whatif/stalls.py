@@ -172,9 +172,9 @@ def _attribute_sizes(found: LongStalls, left: Bools, by_place: Sequence[Callable
 
 
 def _length_apart(seconds: Seconds, left: Bools) -> float | None:
-    """Give the length from which on there are stalls in forwards only, far longer than others, or most of all; None where none are.
+    """Give the length from which on stalls are in forwards only, and far longer than others, or most of all; None where none are.
 
-    Most of all: more seconds than the others together, and no chance, which strikes backwards as often, explains that there are none.
+    Most of all: more seconds than the others together, while no chance, which strikes backwards as often, explains it.
     """
     lengths = np.sort(seconds[left])[::-1]
     n_longer = int((lengths > seconds[1:].max(initial=0.0, where=left[1:])).sum())  # than any backward
