@@ -37,16 +37,16 @@ def attribute_to_allocator(found: LongStalls) -> None:
     shape = (len(long), n_chunks, n_stages, *long.shape[2:])
     # Both (2, n_stages, n_steps, n_dp), in time: forwards, and all that is computed backwards.
     alone = np.concatenate([long[:1], long[1:] & ~found.reached_by(long[0])])
-    # Who stops as a slow machine does anyway is no reference.
-    slow = np.logical_or(*found.stalls.of_kind(StallKind.WORKER)).any(axis=(0, 2, 3), keepdims=True)
-    counts = (a.reshape(shape).sum(axis=(1, 3))[:, :, found.in_time] for a in (alone, there & ~slow))
+    counts = (a.reshape(shape).sum(axis=(1, 3))[:, :, found.in_time] for a in (alone, there))
     stalled, exists = (np.stack([count[0], count[1:].sum(axis=0)]) for count in counts)
     if stalled[1].sum() < MIN_STALLS:
         return
-    marked = _find_subset(stalled[1], exists[1])
+    # Who stops as a slow machine does anyway is no reference.
+    slow: Bools = np.any(found.stalls.seconds_of(StallKind.WORKER).reshape(shape), axis=(0, 1, 3, 4))
+    marked = _find_subset(stalled[1], exists[1], slow)
     if not marked.any():
         # Few stalls say more with those of forwards, unless these are so many more that somebody else stops them.
-        both = _find_subset(stalled.sum(axis=0), exists.sum(axis=0))
+        both = _find_subset(stalled.sum(axis=0), exists.sum(axis=0), slow)
         n_forward, n_backward = (int(of_direction.sum(axis=1)[both].sum()) for of_direction in stalled)
         if n_backward and chance_of_many(n_forward, n_forward + n_backward, 0.5) > CHANCE:
             marked = both
@@ -99,10 +99,10 @@ def attribute_late_to_allocator(found: LongStalls) -> None:
     found.assign(at, StallKind.ALLOCATION)
 
 
-def _find_subset(stalled: Ints, there: Ints) -> Bools:
+def _find_subset(stalled: Ints, there: Ints, slow: Bools) -> Bools:
     """Mark the stages, and workers, whose backwards stall far more often than those of all that are not marked, burst by burst.
 
-    Counts have shape (n_stages, n_steps, n_dp), in time; the result (n_stages, n_dp).
+    Counts have shape (n_stages, n_steps, n_dp), in time; `slow`, whom nobody is compared with, and the result (n_stages, n_dp).
     """
     n_stages, _, n_dp = stalled.shape
     marked = np.zeros((n_stages, n_dp), dtype=bool)
@@ -113,7 +113,7 @@ def _find_subset(stalled: Ints, there: Ints) -> Bools:
     for n_marked in range(n_stages // 2 + n_stages % 2, 0, -1) if n_stages > 1 else ():
         rest, least = np.zeros_like(marked), np.zeros_like(marked)
         rest[order[n_marked:]], least[order[n_marked - 1]] = True, True
-        if _is_apart(stalled, there, least, rest, n_stages):
+        if _is_apart(stalled, there, least, rest & ~slow, n_stages):
             marked[order[:n_marked]] = True
             return marked
     # Not a whole stage: single workers, or a host, or a replica, all of which stall far more often than the rest.
@@ -121,7 +121,7 @@ def _find_subset(stalled: Ints, there: Ints) -> Bools:
     for n_marked in range(min(MAX_MARKED_WORKERS, (marked.size + 1) // 2), 0, -1):
         rest, least = np.ones_like(marked), np.zeros_like(marked)
         rest.flat[order[:n_marked]], least.flat[order[n_marked - 1]] = False, True
-        if _is_apart(stalled, there, least, rest, marked.size):
+        if _is_apart(stalled, there, least, rest & ~slow, marked.size):
             return ~rest
     return marked
 
