@@ -7,7 +7,7 @@ from diagnose.model.feature import Feature, Features
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.model.whatif import WhatIf
-from diagnose.numerics.chance import TOSS_UP, weigh_part_against_length
+from diagnose.numerics.chance import TOSS_UP, chance_of_growth, weigh_part_against_length, weigh_time_against_count
 from diagnose.numerics.robust import fill_nan, nan_median
 
 #: Each feature: what its values read as, and when it misleads.
@@ -29,7 +29,7 @@ READS_AS = {
     "do: forwards are far slower than backwards, and these are slow, too; misleads where a fault slows both by different amounts",
     "worker.pause_doubt": "how probable it is that what makes a worker slow in single steps are stalls of its allocator: with one "
     "microbatch a step nothing shows whether others of that step are slow, too; or it stands still in single computes, for no part "
-    "of them; misleads where the job has no such allocator",
+    "of them, and not by the clock; misleads where the job has no such allocator",
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
     "where all ranks of stages fall behind their work may have grown, as that of experts or unfrozen layers; 0 where that is in "
     "forwards alone, where data is read; misleads never",
@@ -74,6 +74,8 @@ GROWTH_CHANCE, OF_OTHERS = 0.5, 3.0
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes. A machine that others
 #: share makes computes longer by a part, as certain log odds say.
 PAUSE_CHANCE, PART_ODDS, TINY_S = 0.4, 4.0, 1e-12
+#: Less than this probable is no chance (as for onsets).
+CHANCE = 0.02
 #: A replica that is slow since the first step by no more than so many standard deviations of its documents may have longer ones:
 #: the times of both are the same, so that nothing tells.
 DOCUMENTS_DEVIATIONS, DOCUMENTS_CHANCE = 3.0, TOSS_UP
@@ -180,7 +182,9 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
         "backward_ratio": float(ratio[1:].mean()),
         "slow_steps_share": float(in_step.mean()),
         "slow_share": float(is_slow.mean()),
-        "pause_doubt": 0.0 if _take_a_part(breakdown, is_slow) else PAUSE_CHANCE,
+        "pause_doubt": 0.0
+        if _take_a_part(breakdown, is_slow) or _come_by_the_clock(breakdown, is_slow)
+        else PAUSE_CHANCE,
     }
 
 
@@ -191,6 +195,24 @@ def _take_a_part(breakdown: Breakdown, is_slow: Bools) -> bool:
     theirs = np.tile(is_slow, (n_virtual // len(is_slow), 1))[:, None, None, :] & (long_s > 0)
     part = long_s / np.maximum(np.nan_to_num(breakdown.compute_s) - stalls.inside_s, TINY_S)
     return weigh_part_against_length(theirs, part, long_s) > PART_ODDS
+
+
+def _come_by_the_clock(breakdown: Breakdown, is_slow: Bools) -> bool:
+    """Say whether slow workers stop by the clock, as an allocator does not; shape (n_stages, n_dp).
+
+    Where they are the first stages, whose memory is the fullest, or stop more and more often, that may strike backwards as often.
+    """
+    stalls, whole = breakdown.stalls, np.asarray(is_slow.all(axis=1))
+    in_time = np.argsort(breakdown.steps, kind="stable")
+    hits, there = stalls.of_kind(StallKind.WORKER)[0] & (stalls.inside_s > 0), np.isfinite(breakdown.compute_s)
+    growth = chance_of_growth(*(a.sum(axis=(0, 1, 2, 4))[in_time] for a in (hits, there)))
+    if growth < CHANCE or (whole[0] and (whole[:, None] == is_slow).all() and not whole.all()):
+        return False
+    theirs = np.broadcast_to(
+        np.tile(is_slow, (breakdown.compute_s.shape[1] // len(is_slow), 1))[:, None, None, :], breakdown.compute_s.shape
+    )
+    work_s = np.nan_to_num(breakdown.compute_s - stalls.inside_s)
+    return weigh_time_against_count(theirs, stalls.seconds_of(StallKind.WORKER), work_s) > PART_ODDS
 
 
 def _count_began(breakdown: Breakdown) -> float:

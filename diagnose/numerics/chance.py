@@ -24,6 +24,8 @@ STRAY_SHARE = 0.02
 LEAST_PART, SHORTEST = 0.1, 0.05
 #: Far shorter ones than those that half of all seconds are in, by this part of them, are no stops of the same kind.
 ALIKE_SHARE = 0.1
+#: By the clock forwards are stopped as often as backwards; by chance, at least this part of it.
+LEAST_FORWARD = 1.0 / 3.0
 #: Terms of a continued fraction: it has converged when one changes less than what a float can tell.
 MAX_TERMS, EPSILON = 100_000, 1e-15
 
@@ -165,3 +167,26 @@ def weigh_part_against_length(at: Bools, part: Floats, seconds: Floats) -> float
         apart.append(float(np.median(backward) - np.median(forward)))
         variance.append(float(sum(np.var(of) / len(of) for of in (forward, backward))))
     return (apart[1] ** 2 - apart[0] ** 2) / (2.0 * max(*variance, TINY))
+
+
+def weigh_time_against_count(at: Bools, stopped_s: Floats, work_s: Floats) -> float:
+    """Give the log odds that stops come by the clock, as those of a whole process, and not with every so many-th compute.
+
+    By the clock directions are stopped for as long as their work takes, of an allocator each compute has its part. All have
+    directions as their first axis, forwards first; `at` marks the computes of one worker or more, `work_s` is 0 where there is
+    none. A host stops all of its processes at once: of several workers each stop counts for one of as many. Where forwards hardly
+    stop at all neither explains it: 0.
+    """
+    n_workers = int(at.any(axis=(0, 2, 3)).sum())
+    lost_s = np.where(at, stopped_s, 0.0)
+    if not n_workers or not lost_s.any():
+        return 0.0
+    n = float(lost_s.sum() ** 2 / (lost_s**2).sum()) / n_workers
+    back, by_time, by_count = (
+        float(of[1:].sum() / of.sum()) for of in (lost_s, np.where(at, work_s, 0.0), at & (work_s > 0))
+    )
+    if not (0.0 < by_time < 1.0 and 0.0 < by_count < 1.0):
+        return 0.0
+    if (1.0 - back) / (1.0 - by_time) < LEAST_FORWARD * back / by_time:
+        return 0.0
+    return n * (back * math.log(by_time / by_count) + (1.0 - back) * math.log((1.0 - by_time) / (1.0 - by_count)))

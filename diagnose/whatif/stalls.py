@@ -15,7 +15,7 @@ import numpy as np
 from diagnose.model.stalls import MIN_STALLS, Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import fill_nan, median, weighted_median
-from diagnose.whatif.components.attribution import MAX_QUIET_RATIO, TINY_S, LongStalls, assign
+from diagnose.whatif.components.attribution import CHANCE, MAX_QUIET_RATIO, TINY_S, LongStalls, assign
 from diagnose.whatif.components.evaluation import attribute_planned_collections
 from diagnose.whatif.components.gc_pause import attribute_to_collection, attribute_waits_to_collections
 from diagnose.whatif.components.input_delay import attribute_to_input
@@ -104,6 +104,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         share > 0,
         np.isfinite(work_s),
         share,
+        work_s,
         n_stages,
         steps,
         follow,
@@ -171,14 +172,19 @@ def _attribute_sizes(found: LongStalls, left: Bools, by_place: Sequence[Callable
 
 
 def _length_apart(seconds: Seconds, left: Bools) -> float | None:
-    """Give the length from which on there are stalls in forwards only, far longer than all others; None where none stand out."""
+    """Give the length from which on stalls are in forwards only, and far longer than others, or most of all; None where none are.
+
+    Most of all: more seconds than the others together, while no chance, which strikes backwards as often, explains it.
+    """
     lengths = np.sort(seconds[left])[::-1]
+    n_longer = int((lengths > seconds[1:].max(initial=0.0, where=left[1:])).sum())  # than any backward
     gaps = np.flatnonzero(lengths[:-1] > APART_RATIO * lengths[1:])
     gaps = gaps[gaps + 1 >= MIN_STALLS]
-    if not len(gaps):
-        return None
-    least_s = float(lengths[gaps[0]])
-    return None if (left[1:] & (seconds[1:] >= least_s)).any() else least_s
+    if len(gaps) and gaps[0] < n_longer:
+        return float(lengths[gaps[0]])
+    is_most = bool(2.0 * lengths[:n_longer].sum() > lengths.sum()) and n_longer < len(lengths)
+    is_chance = (np.count_nonzero(left[0]) / max(len(lengths), 1)) ** n_longer > CHANCE
+    return float(lengths[n_longer - 1]) if is_most and not is_chance else None
 
 
 def _quiet_ratio(share: Seconds, stalls: Stalls, n_stages: int) -> float:

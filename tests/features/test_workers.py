@@ -11,6 +11,7 @@ from diagnose.features.workers import (
     HOST_CHANCE,
     LAYERS_CHANCE,
     LAYOUT_CHANCE,
+    PAUSE_CHANCE,
     STAGE_CHANCE,
     measure_workers,
     slow_steps,
@@ -278,3 +279,30 @@ def test_steps_of_a_slow_worker_come_in_their_order() -> None:
     steps, behind = slow_steps(shuffled, (1, 0))
     assert steps.tolist() == STEPS.tolist()
     np.testing.assert_allclose(behind, [0.0] * 6 + [np.log(2.0)] * (N_STEPS - 6))
+
+
+@pytest.mark.parametrize(
+    ("workers", "grows", "doubt"),
+    [
+        ([(1, 0)], False, 0.0),
+        ([(1, 0), (1, 1)], False, 0.0),
+        ([(0, 0), (0, 1)], False, PAUSE_CHANCE),
+        ([(1, 0)], True, PAUSE_CHANCE),
+    ],
+    ids=["a worker", "the last stage", "the first stage", "ever more"],
+)
+def test_an_allocator_does_not_stop_workers_by_the_clock(
+    workers: list[tuple[int, int]], grows: bool, doubt: float
+) -> None:
+    """Three of ten forwards stop for 5 s and six of ten backwards; a few before others that are the more the later."""
+    n = 20
+    inside = {
+        (way, stage, mb, step, dp): (5.0, StallKind.WORKER)
+        for stage, dp in workers
+        for way in (0, 1)
+        for mb in range(n)
+        for step in range(N_STEPS)
+        if (7 * mb + 3 * step) % 10 < 3 * (1 + way) and (not grows or mb < step * step // 4)
+    }
+    found = measure_workers(stalled(inside, n_microbatches=n), what_if())
+    assert found["worker.pause_doubt"].value == doubt

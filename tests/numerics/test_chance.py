@@ -10,6 +10,7 @@ from diagnose.numerics.chance import (
     incomplete_beta,
     measure_bursts,
     weigh_part_against_length,
+    weigh_time_against_count,
 )
 
 N_STEPS = 40
@@ -120,3 +121,20 @@ def test_few_lengths_tell_nothing(n: tuple[int, int]) -> None:
     part = np.random.default_rng(0).lognormal(0.0, 0.4, (2, 30))
     at = np.arange(30) < np.array(n)[:, None]
     assert weigh_part_against_length(at, part, part * np.array([[1.0], [2.0]])) == 0.0
+
+
+@pytest.mark.parametrize(("of_backward", "by_clock"), [(2.0, True), (1.0, False)])
+def test_who_is_stopped_by_the_clock_stops_in_longer_computes_more_often(of_backward: float, *, by_clock: bool) -> None:
+    """Backwards take twice as long: twice as many stops are a clock's, as many are not; four at once are one."""
+    work_s = np.ones((2, 4, 5, 100, 1)) * np.array([1.0, 2.0])[:, None, None, None, None]
+    stops = (
+        np.random.default_rng(0).random((2, 1, 5, 100, 1))
+        < 0.1 * np.array([1.0, of_backward])[:, None, None, None, None]
+    )
+    alone, at = np.zeros(work_s.shape), np.ones(work_s.shape, dtype=bool)
+    alone[:, :1] = stops
+    odds = weigh_time_against_count(at & (np.arange(4) < 1)[:, None, None, None], alone, work_s)
+    assert odds > 4.0 if by_clock else odds < -2.0
+    assert weigh_time_against_count(at, np.broadcast_to(stops, work_s.shape) * 1.0, work_s) == pytest.approx(odds)
+    assert weigh_time_against_count(at, np.zeros(work_s.shape), work_s) == 0.0
+    assert weigh_time_against_count(at, alone, np.where(at, 1.0, 0.0) * [[[[[0.0]]]], [[[[1.0]]]]]) == 0.0

@@ -234,6 +234,31 @@ def test_who_takes_a_part_longer_now_and_then_is_slow(seed: int, of_backward: fl
     assert share_of(judged(inside_s), kind) > 0.9
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("stages", "dp"),
+    [(slice(0, 1), slice(None)), (slice(2, 4), slice(None)), (slice(None), 1)],
+    ids=["first", "last", "replica"],
+)
+def test_processes_that_are_stopped_by_the_clock(seed: int, stages: slice, dp: Any) -> None:
+    """Twice as often in backwards, which take twice as long, whichever workers are of the host: no allocator does so."""
+    shape = {"n_dp": 2}
+    inside_s = at_random(marked(FORWARD, stages, dp=dp, **shape), 0.15, seed)
+    inside_s += at_random(marked(BACKWARD, stages, dp=dp, **shape), 0.3, seed + 100)
+    assert share_of(judged(inside_s), StallKind.WORKER) > 0.9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_is_slow_for_moments_is_no_reference(seed: int) -> None:
+    """Beside a replica that is known to be slow the other one has a few stalls: these are nobody's."""
+    few = at_random(marked(slice(None), dp=0, n_dp=2), 0.05, seed)
+    slow = at_random(marked(slice(None), dp=1, n_dp=2), 0.5, seed + 100)
+    ratio = np.ones((2, STAGES, STEPS, 2))
+    ratio[..., 1] = 3.0
+    stalls = judged(few + slow, worker_ratio=ratio)
+    assert (stalls.inside[few > 0] == StallKind.NOBODY).all()
+
+
 @pytest.mark.parametrize(
     ("workers", "n_by_chance"),
     [([(0, 1)], 1), ([(0, 1), (0, 3)], 2), ([(0, 1), (0, 2)], 1), ([(0, 1), (1, 3)], 1), ([(0, 0), (0, 2), (0, 5)], 4)],
@@ -507,6 +532,27 @@ def test_three_long_stalls_stand_out(n_long: int, length_s: float | None) -> Non
     assert _length_apart(seconds, left) == length_s
     seconds[1, 0, 0, 5] = 4.0
     assert _length_apart(seconds, left) is None
+
+
+@pytest.mark.parametrize(("n_forward", "length_s"), [(12, 1.0), (3, None)], ids=["no chance", "chance"])
+def test_what_is_longer_than_any_backward_and_most_of_all(n_forward: int, length_s: float | None) -> None:
+    """Forwards of 1 s to 3.2 s beside six backwards of 0.9 s; forwards alone have nobody to stand out from."""
+    seconds = np.zeros((2, 1, 1, 12, 1))
+    seconds[0, 0, 0, :n_forward, 0] = np.linspace(1.0, 3.2, n_forward)
+    assert _length_apart(seconds, seconds > 0) is None
+    seconds[1, 0, 0, :6] = 0.9
+    assert _length_apart(seconds, seconds > 0) == length_s
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_collections_beside_pauses_of_a_busy_host(seed: int) -> None:
+    """Each worker pauses for 0.9 s to 6 s in a forward now and then, and all computes for up to 0.8 s, as often backwards."""
+    rng = np.random.default_rng(seed)
+    noise = np.where(rng.random(nothing().shape) < 0.02, rng.uniform(0.4, 0.8, nothing().shape), 0.0)
+    length_s = rng.uniform(0.9, 6.0, nothing().shape)
+    collected = np.where(marked(FORWARD) & (rng.random(nothing().shape) < 0.015), length_s, 0.0)
+    stalls = judged(np.maximum(noise, collected))
+    assert (stalls.inside[collected > 0] == StallKind.COLLECTION).mean() > 0.9
 
 
 def test_each_in_its_own_step_is_no_plan() -> None:

@@ -35,8 +35,9 @@ class LongStalls:
     #: are.
     long: Bools
     there: Bools
-    #: Same shape: stalled seconds over the seconds of work.
+    #: Same shape: stalled seconds over the seconds of work, and these, NaN where there is no compute.
     share: Seconds
+    work_s: Seconds
     n_stages: int
     #: Shape (n_steps,).
     steps: Ints

@@ -5,7 +5,13 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.stalls import MIN_STALLS, StallKind, Stalls
 from diagnose.model.trace import Bools, Ints
-from diagnose.numerics.chance import chance_of_excess, chance_of_growth, chance_of_many, weigh_part_against_length
+from diagnose.numerics.chance import (
+    chance_of_excess,
+    chance_of_growth,
+    chance_of_many,
+    weigh_part_against_length,
+    weigh_time_against_count,
+)
 from diagnose.whatif.components.attribution import CHANCE, TINY_S, LongStalls, rate
 from diagnose.whatif.components.component import Component, Part
 
@@ -35,10 +41,12 @@ def attribute_to_allocator(found: LongStalls) -> None:
     stalled, exists = (np.stack([count[0], count[1:].sum(axis=0)]) for count in counts)
     if stalled[1].sum() < MIN_STALLS:
         return
-    marked = _find_subset(stalled[1], exists[1])
+    # Who stops as a slow machine does anyway is no reference.
+    slow: Bools = np.any(found.stalls.seconds_of(StallKind.WORKER).reshape(shape), axis=(0, 1, 3, 4))
+    marked = _find_subset(stalled[1], exists[1], slow)
     if not marked.any():
         # Few stalls say more with those of forwards, unless these are so many more that somebody else stops them.
-        both = _find_subset(stalled.sum(axis=0), exists.sum(axis=0))
+        both = _find_subset(stalled.sum(axis=0), exists.sum(axis=0), slow)
         n_forward, n_backward = (int(of_direction.sum(axis=1)[both].sum()) for of_direction in stalled)
         if n_backward and chance_of_many(n_forward, n_forward + n_backward, 0.5) > CHANCE:
             marked = both
@@ -72,6 +80,9 @@ def attribute_to_allocator(found: LongStalls) -> None:
     is_told = bool(np.any(found.stalls.told_of(StallKind.ALLOCATION))) or against_chance > -np.log(CHANCE)
     is_slow |= bool(most[1:].any()) and not is_told and not _grow(stalled.sum(axis=(1, 3)), exists.sum(axis=(1, 3)))
     is_slow &= not most.all(axis=1).any()
+    # What stops processes by the clock, as a quota of their host, asks for no stages; each time it takes as long.
+    if odds < 0 and not is_told:
+        is_slow |= _come_by_the_clock(found, np.tile(most, (n_chunks, 1))) > -np.log(CHANCE)
     found.assign(at, StallKind.WORKER if is_slow else StallKind.ALLOCATION)
 
 
@@ -88,10 +99,10 @@ def attribute_late_to_allocator(found: LongStalls) -> None:
     found.assign(at, StallKind.ALLOCATION)
 
 
-def _find_subset(stalled: Ints, there: Ints) -> Bools:
+def _find_subset(stalled: Ints, there: Ints, slow: Bools) -> Bools:
     """Mark the stages, and workers, whose backwards stall far more often than those of all that are not marked, burst by burst.
 
-    Counts have shape (n_stages, n_steps, n_dp), in time; the result (n_stages, n_dp).
+    Counts have shape (n_stages, n_steps, n_dp), in time; `slow`, whom nobody is compared with, and the result (n_stages, n_dp).
     """
     n_stages, _, n_dp = stalled.shape
     marked = np.zeros((n_stages, n_dp), dtype=bool)
@@ -102,17 +113,28 @@ def _find_subset(stalled: Ints, there: Ints) -> Bools:
     for n_marked in range(n_stages // 2 + n_stages % 2, 0, -1) if n_stages > 1 else ():
         rest, least = np.zeros_like(marked), np.zeros_like(marked)
         rest[order[n_marked:]], least[order[n_marked - 1]] = True, True
-        if _is_apart(stalled, there, least, rest, n_stages):
+        if _is_apart(stalled, there, least, rest & ~slow, n_stages):
             marked[order[:n_marked]] = True
             return marked
-    # Not a whole stage: single workers, most stalled first.
-    for worker in np.argsort(-stalled.sum(axis=1), axis=None, kind="stable")[:MAX_MARKED_WORKERS].tolist():
-        mask = np.zeros_like(marked)
-        mask.flat[worker] = True
-        if not _is_apart(stalled, there, mask, ~(marked | mask), marked.size):
-            break
-        marked = marked | mask
+    # Not a whole stage: single workers, or a host, or a replica, all of which stall far more often than the rest.
+    order = np.argsort(-stalled.sum(axis=1), axis=None, kind="stable")
+    for n_marked in range(min(MAX_MARKED_WORKERS, (marked.size + 1) // 2), 0, -1):
+        rest, least = np.ones_like(marked), np.zeros_like(marked)
+        rest.flat[order[:n_marked]], least.flat[order[n_marked - 1]] = False, True
+        if _is_apart(stalled, there, least, rest & ~slow, marked.size):
+            return ~rest
     return marked
+
+
+def _come_by_the_clock(found: LongStalls, theirs: Bools) -> float:
+    """Give the log odds that workers, shape (n_virtual, n_dp), stop by the clock, and not in a part of their computes.
+
+    All that stands out counts, and no compute of which is known what holds it up.
+    """
+    stalls, at = found.stalls, np.broadcast_to(theirs[:, None, None, :], found.long.shape)
+    known = ((stalls.inside > 0) & (stalls.inside_s > 0)) | ((stalls.before > 0) & (stalls.before_s > 0))
+    stopped_s = np.where(found.long, stalls.inside_s + stalls.before_s, 0.0)
+    return weigh_time_against_count(at & ~known, stopped_s, np.nan_to_num(found.work_s))
 
 
 def _choose_stages(most: Bools) -> float:

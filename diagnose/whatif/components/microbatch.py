@@ -215,10 +215,12 @@ def _measure_ordinary(halves: Seconds, slope: float, *, one_stage: bool) -> Seco
 
 
 def _center(halves: Seconds, axis: tuple[int, ...] = (1, 2, 3)) -> Seconds:
-    """Put each half around its median, and what is a pause at `BOUND_DEVIATIONS`."""
+    """Put each half around its median, and what is a pause at `BOUND_DEVIATIONS`, or as far as the other half is."""
     halves = halves - nan_median(halves, axis=axis, keepdims=True)
     bound = BOUND_DEVIATIONS * MAD_TO_SIGMA * nan_median(np.abs(halves), axis=axis, keepdims=True)
-    return np.asarray(np.clip(halves, -bound, bound))
+    # Half of the stages do not pause as the others do; of one stage both halves are the same, and say nothing of each other.
+    others = halves[::-1] if not np.array_equal(halves[0], halves[1], equal_nan=True) else 0.0
+    return np.asarray(np.clip(halves, np.fmin(-bound, others), np.fmax(bound, others)))
 
 
 def _in_common(halves: Seconds, others: Seconds, axis: tuple[int, ...] = (1, 2, 3)) -> tuple[Seconds, Seconds]:

@@ -959,14 +959,19 @@ def counts(*by_worker: int, n_steps: int = 40) -> np.ndarray:
 def test_stages_that_stall_far_more_often_than_others(stalls: tuple[int, ...], marked: list[int]) -> None:
     """At most half of them: three times as often as all that are not marked."""
     there = np.full((4, 40, 1), 4)
-    assert np.flatnonzero(_find_subset(counts(*stalls), there)[:, 0]).tolist() == marked
+    assert (
+        np.flatnonzero(
+            _find_subset(counts(*stalls), there, np.zeros((len(there), there.shape[2]), dtype=bool))[:, 0]
+        ).tolist()
+        == marked
+    )
 
 
 def test_single_workers_that_stall_far_more_often() -> None:
     """Where no whole stage does: the most stalled first."""
     stalled = np.zeros((2, 40, 4), dtype=np.int64)
     stalled[1, ::2, 2], stalled[0, 1::2, 1], stalled[:, 7] = 2, 2, 1
-    found = _find_subset(stalled, np.full(stalled.shape, 4))
+    found = _find_subset(stalled, np.full(stalled.shape, 4), np.zeros((len(stalled), stalled.shape[2]), dtype=bool))
     assert np.argwhere(found).tolist() == [[0, 1], [1, 2]]
 
 
