@@ -108,16 +108,16 @@ def test_conditions_have_their_values_and_reasons() -> None:
     found = explain("worker-fault", measured_file(SLOW).analysis, features=changes)
     (rule,) = [rule for rule in built_in().rules if rule.id == "worker-fault"]
     tree = found.conditions
-    assert (found.fires, tree.kind, tree.holds) == (False, "all", False)
+    assert (found.fires, tree.kind, tree.holds) == (False, "any", False)
     conditions = tree.conditions()
     assert [(c.feature, c.comparison, c.threshold, c.origin) for c in conditions] == [
         (c.feature, c.comparison, c.threshold, c.origin) for c in rule.conditions.conditions()
     ]
-    assert [condition.holds for condition in conditions] == [True, False, False, None, True]
-    assert [condition.deciding for condition in conditions] == [False, True, True, False, False]
-    assert conditions[0].says.startswith("the same work takes 1.6")
-    assert (conditions[1].value, conditions[1].says) == (1.0, "")
-    assert (conditions[3].value, conditions[3].reason) == (None, "nobody looked")
+    assert [condition.holds for condition in conditions] == [False, True, False, False, None, True]
+    assert [condition.deciding for condition in conditions] == [True, False, True, True, False, False]
+    assert conditions[1].says.startswith("the same work takes 1.6")
+    assert (conditions[2].value, conditions[2].says) == (1.0, "")
+    assert (conditions[4].value, conditions[4].reason) == (None, "nobody looked")
 
 
 def test_groups_within_groups_keep_their_shape() -> None:

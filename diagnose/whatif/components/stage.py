@@ -142,8 +142,8 @@ def _usual_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
 
     They are where the widest gap between neighbours is far wider than what is on both sides of it varies. Fewer than a third that
     are quicker say nothing of the others: it is they that are odd, unless most fall behind, or other stages take as long as they.
-    Half of them, as one of two, are usual, unless other stages take as long as the other half. `by_step` has steps in time. Shape
-    (1 or n_virtual, n_dp), broadcastable to `by_rank`.
+    Half of them, as one of two, are usual, unless other stages take as long as the other half, which did not fall behind. `by_step`
+    has steps in time. Shape (1 or n_virtual, n_dp), broadcastable to `by_rank`.
     """
     n_dp = by_rank.shape[-1]
     first = -(-n_dp // LEAST_QUICK)
@@ -168,13 +168,10 @@ def _usual_ranks(by_step: Seconds, by_rank: Seconds, n_stages: int) -> Bools:
         behind = (pace[:, stage][..., ~is_quick] - median(pace[:, stage][..., is_quick], axis=2)[..., None]).mean(
             axis=0
         )
-        if 2 * is_quick.sum() == n_dp:
+        falls_behind = _slow_steps(behind.T).any(axis=1).mean() >= BEHIND_SHARE
+        if 2 * is_quick.sum() == n_dp and not falls_behind:
             found[stage] = np.logical_or(~is_quick, not _are_like_others(pace, stage, ~is_quick))
-        elif (
-            is_quick.mean() >= MANY_QUICK
-            or _slow_steps(behind.T).any(axis=1).mean() >= BEHIND_SHARE
-            or _are_like_others(pace, stage, is_quick)
-        ):
+        elif falls_behind or is_quick.mean() >= MANY_QUICK or _are_like_others(pace, stage, is_quick):
             found[stage] = is_quick
     return np.tile(found, (by_rank.shape[1] // n_stages, 1))
 
