@@ -69,6 +69,16 @@ NAMES = (
         "t21-link-onset-p81",
     ),
     *("t24-experts-slow-p24", "t24-experts-apart-p24"),
+    "quota-host-p24",
+    *(
+        "t25-in-turn-f8",
+        "t25-queue-f8",
+        "t25-collectives-p24",
+        "t25-quota-host-p42",
+        "t25-save-one-p42",
+        "t25-quick-one-p24",
+    ),
+    *("t25-two-lengths-p42", "t25-labels-p42"),
 )
 
 

@@ -534,11 +534,12 @@ def _are_slow_often(own: Seconds, hits: Bools) -> Bools:
     flat = hits.reshape(-1, n_dp, hits.shape[-1])
     stage, dp, _ = np.nonzero(flat)
     slow = own.reshape(flat.shape)[flat]
+    counts, n_hits = flat.astype(np.float32), flat.sum(axis=-1)
     often = np.zeros(flat.shape[:-1], dtype=bool)
     for p, d in np.argwhere(flat.any(axis=-1)).tolist():
         mine = slow[(stage == p) & (dp == d)]
-        both = (flat & flat[p, d]).sum(axis=-1)
-        with_it = (both >= MIN_LEVEL_STEPS) & (both > TOGETHER_SHARE * (flat | flat[p, d]).sum(axis=-1))
+        both = counts @ counts[p, d]
+        with_it = (both >= MIN_LEVEL_STEPS) & (both > TOGETHER_SHARE * (n_hits + n_hits[p, d] - both))
         others = (dp != d) & ~with_it[stage, dp] & (slow > LIKE_SHARE * median(mine))
         n_others = max(int((others & (stage == p)).sum()), int(others.sum()) / len(flat))
         expected = n_others / max(n_dp - 1, 1)
