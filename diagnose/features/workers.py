@@ -177,15 +177,14 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
     extra, usual = (a[:, :, stage, :, :, dp].sum(axis=(1, 2, 3)) for a in (by_worker, of_work))
     ratio = 1.0 + extra / np.where(usual > 0, usual, 1.0)  # (n_directions,)
     in_step = hits[:, :, stage, :, :, dp].any(axis=(0, 1, 2))
+    is_machine = _take_a_part(breakdown, is_slow) or _come_by_the_clock(breakdown, is_slow)
     return {
         "ratio": float(ratio.mean()),
         "forward_ratio": float(ratio[0]),
         "backward_ratio": float(ratio[1:].mean()),
         "slow_steps_share": float(in_step.mean()),
         "slow_share": float(is_slow.mean()),
-        "pause_doubt": 0.0
-        if _take_a_part(breakdown, is_slow) or _come_by_the_clock(breakdown, is_slow)
-        else PAUSE_CHANCE,
+        "pause_doubt": 0.0 if is_machine else PAUSE_CHANCE,
     }
 
 

@@ -443,9 +443,8 @@ def _find_waits(
     virtual = np.concatenate([np.full(r.size, v) for r, (_, _, v) in zip(ratios, places, strict=True)])
     there = np.isfinite(y)
     overlapping = there & (x > MIN_OVERLAP_SHARE * y) & (x < y)
-    prefetched = any(
-        p.prefetched for of_block in pairs for p in of_block
-    )  # then the last one of a step alone stands apart
+    # Where gathers are for the next compute the last one of a step alone stands apart, and says nothing of others.
+    prefetched = any(p.prefetched for of_block in pairs for p in of_block)
     apart = there & (x <= 0) & (not prefetched)
     if overlapping.sum() < MIN_OVERLAPS:
         return nothing

@@ -140,9 +140,8 @@ def find_moved(work_s: Seconds, ep_size: int | None) -> tuple[float | None, Seco
     moved = max(1.0 - together / alone, 0.0)
     if together > MOVED_SHARE * alone:
         return moved, None
-    both, slope = _agree_on(
-        np.log(level_s / level_s.mean(axis=-1, keepdims=True))
-    )  # (n_virtual, n_steps, n_groups, size)
+    own = np.log(level_s / level_s.mean(axis=-1, keepdims=True))
+    both, slope = _agree_on(own)  # (n_virtual, n_steps, n_groups, size)
     stays = both.mean(axis=1, keepdims=True)
     most = STAYS_DEVIATIONS * both.std(axis=1, keepdims=True).max(axis=-1, keepdims=True)
     slow = (stays > most) & ~_are_made_up_for(level_s, stays > most)
