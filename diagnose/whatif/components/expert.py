@@ -165,11 +165,12 @@ def find_hot(work_s: Seconds, slow: Bools) -> Seconds | None:
     -------
     ratio : ndarray of float64, or None
         How long the computes of each rank and step are against those of their virtual stage, axes as `work_s`; None where those
-        who look slow are few, whole replicas or one pace.
+        who look slow, but for whole replicas, are few or one pace.
     """
     n_dp, n_stages = slow.shape
-    are_replicas = bool((slow.any(axis=1) == slow.all(axis=1)).all())
-    if n_dp < 2 or slow.sum() < MANY_WORKERS or slow.any(axis=0).mean() < MANY_STAGES or are_replicas:
+    replicas = slow.all(axis=1)
+    slow = slow & ~replicas[:, None]
+    if n_dp < 2 or slow.sum() < MANY_WORKERS or slow.any(axis=0).mean() < MANY_STAGES:
         return None
     level_s = nan_median(work_s[:2], axis=2)  # (2, n_virtual, n_steps, n_dp)
     if not (level_s > 0).all():
@@ -184,7 +185,7 @@ def find_hot(work_s: Seconds, slow: Bools) -> Seconds | None:
         return None
     by_itself = stays > np.median(stays) + FAR_DEVIATIONS * robust_deviation(stays - np.median(stays))
     both = np.where(by_itself[:, None], both - stays[:, None], both)
-    return _lengthen(work_s, both, slope)
+    return _lengthen(work_s, np.where(replicas, 0.0, both), slope)
 
 
 def _agree_on(own: Seconds) -> tuple[Seconds, float]:
