@@ -208,8 +208,9 @@ def test_a_worker_that_is_slow_before_its_network_is_does_not_explain_it(since: 
     [(0.4, 1, 90.0, 1.0), (0.1, 1, 90.0, 0.0), (0.4, 0, 90.0, 0.0), (0.4, 1, 300.0, 0.0)],
 )
 def test_who_stops_sends_nothing(late_s: float, dp: int, excess_ms: float, is_explained: float) -> None:
-    """A worker at the end of the worst link stops for 0.3 s in some computes; transfers are late for as long, and not for longer
-    in all. Or another stops.
+    """A worker at the end of the worst link stops for 0.3 s in some computes; transfers are late for as long. Or another stops.
+
+    Or they are late for longer in all than it stops.
     """
     places = dict.fromkeys([(0, 1, 0, step, dp) for step in (1, 4, 7)], 0.3)
     parts = stalled({place: (s, StallKind.WORKER) for place, s in places.items()})
