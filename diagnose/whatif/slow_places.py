@@ -121,11 +121,25 @@ def find_slow_places(
     lost = _add_up(observed, excesses, spreads, n_stages)
     by_step, n_dp = _sum_steps(lost), lost.ways.shape[2]
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
+    shared_s = _sum_shared(observed, excesses)
+    if shared_s.sum() > by_step.sum():
+        # Whoever is slow in it is far slower in what moves more bytes: it is slow for all.
+        none, everywhere = np.zeros_like(lost.ways), np.tile(shared_s, (n_stages, 1))
+        of_all = dataclasses.replace(lost, ways=none, groups=everywhere, has_group=np.ones(n_stages, dtype=bool))
+        repeats = _repeat_steps(dataclasses.replace(of_all, collectives=None))
+        if repeats >= REPEATS_FROM:
+            return dataclasses.replace(
+                nowhere,
+                groups=lost.has_group,
+                mended_groups=lost.has_group.astype(float),
+                repeats=repeats,
+                in_time=True,
+                steps_share=_share_of_steps(shared_s),
+            )
     if not by_step.any():
         return nowhere
     waiting = _find_waiting(observed, excesses, n_stages)
-    held = np.cumsum(np.sort(by_step)[::-1]) / by_step.sum()
-    nowhere = dataclasses.replace(nowhere, steps_share=float(np.mean(held < NEARLY_ALL_SHARE)))
+    nowhere = dataclasses.replace(nowhere, steps_share=_share_of_steps(by_step))
     if waiting.any():
         lost = dataclasses.replace(lost, ways=np.where(waiting[..., None], 0.0, lost.ways))
     (ways, groups), in_time = _stand_out(lost, slice(None)), _repeat_steps(lost)
@@ -393,6 +407,21 @@ def _count_alike(seconds: Seconds) -> float:
 def _sum_steps(lost: _Lost) -> Seconds:
     """Add up the lost seconds of each step, shape (n_steps,)."""
     return np.asarray(lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0))
+
+
+def _sum_shared(observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]]) -> Seconds:
+    """Add up what collectives of all workers lost in each step, shape (n_steps,): those that clip gradients."""
+    found = [np.zeros(0)]
+    for o, excess in zip(observed, excesses, strict=True):
+        clips = [median(seconds, axis=1) for node, seconds in excess.items() if o.block.nodes.op[node] == Op.CLIP]
+        found.append(np.max(clips, axis=0) if clips else np.zeros(len(o.block.steps)))
+    return np.concatenate(found)
+
+
+def _share_of_steps(by_step: Seconds) -> float:
+    """Say which part of the steps has nearly all of the lost seconds."""
+    held = np.cumsum(np.sort(by_step)[::-1]) / by_step.sum()
+    return float(np.mean(held < NEARLY_ALL_SHARE))
 
 
 def _repeat_links(lost: _Lost, by_step: Seconds) -> tuple[float, Bools, Bools] | None:
