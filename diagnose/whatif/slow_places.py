@@ -121,21 +121,8 @@ def find_slow_places(
     lost = _add_up(observed, excesses, spreads, n_stages)
     by_step, n_dp = _sum_steps(lost), lost.ways.shape[2]
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
-    shared_s = _sum_shared(observed, excesses)
-    if shared_s.sum() > by_step.sum():
-        # Whoever is slow in it is far slower in what moves more bytes: it is slow for all.
-        none, everywhere = np.zeros_like(lost.ways), np.tile(shared_s, (n_stages, 1))
-        of_all = dataclasses.replace(lost, ways=none, groups=everywhere, has_group=np.ones(n_stages, dtype=bool))
-        repeats = _repeat_steps(dataclasses.replace(of_all, collectives=None))
-        if repeats >= REPEATS_FROM:
-            return dataclasses.replace(
-                nowhere,
-                groups=lost.has_group,
-                mended_groups=lost.has_group.astype(float),
-                repeats=repeats,
-                in_time=True,
-                steps_share=_share_of_steps(shared_s),
-            )
+    if (of_all := _find_shared(lost, _sum_shared(observed, excesses), nowhere)) is not None:
+        return of_all
     if not by_step.any():
         return nowhere
     waiting = _find_waiting(observed, excesses, n_stages)
@@ -416,6 +403,30 @@ def _sum_shared(observed: Sequence[Observed], excesses: Sequence[Mapping[int, Se
         clips = [median(seconds, axis=1) for node, seconds in excess.items() if o.block.nodes.op[node] == Op.CLIP]
         found.append(np.max(clips, axis=0) if clips else np.zeros(len(o.block.steps)))
     return np.concatenate(found)
+
+
+def _find_shared(lost: _Lost, shared_s: Seconds, nowhere: SlowPlaces) -> SlowPlaces | None:
+    """Say that what all workers share is slow, for all of them, where that is most and comes in stretches; None where it is not.
+
+    Whoever is slow in it alone is far slower in what moves more bytes.
+    """
+    if shared_s.sum() <= _sum_steps(lost).sum():
+        return None
+    n_stages = len(lost.groups)
+    everywhere = dataclasses.replace(
+        lost,
+        ways=np.zeros_like(lost.ways),
+        groups=np.tile(shared_s, (n_stages, 1)),
+        has_group=np.ones(n_stages, dtype=bool),
+        collectives=None,
+    )
+    repeats = _repeat_steps(everywhere)
+    if repeats < REPEATS_FROM:
+        return None
+    mended, share = lost.has_group.astype(float), _share_of_steps(shared_s)
+    return dataclasses.replace(
+        nowhere, groups=lost.has_group, mended_groups=mended, repeats=repeats, in_time=True, steps_share=share
+    )
 
 
 def _share_of_steps(by_step: Seconds) -> float:
