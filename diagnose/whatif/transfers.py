@@ -26,7 +26,7 @@ def measure_transfers(removal: Removal) -> Transfers:
     owns = [_own_of_pairs(o) for o in observed]
     by_block = [_by_link(o, own) for o, own in zip(observed, owns, strict=True)]
     link_s, late_s = _measure_links(by_block, n_stages, n_steps, observed[0].block.n_dp)
-    everywhere = part.slow is not None and part.slow.in_time
+    everywhere = part.slow.in_time
     link_excess_s, group_excess_s, ratio, typical = _add_up_excess(
         observed, owns, part.excess_s, n_stages, n_steps, everywhere=everywhere
     )
