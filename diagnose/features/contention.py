@@ -21,8 +21,8 @@ READS_AS = {
     "chance; 0 none, 4 no chance; misleads where a framework waits on purpose",
     "queue.on_purpose_share": "part of the waits that are for a gather which the same compute waits for in nearly all steps and "
     "ranks; 1 a job that gathers its parameters before each compute; misleads where a software always queues so",
-    "queue.blocking_doubt": "how probable it is that the program waits for its sends: where computes hardly ever begin before "
-    "these have ended; misleads where a software always queues so",
+    "queue.blocking_doubt": "how probable it is that the program waits for its sends, or for reductions where it gathers "
+    "parameters anew: where computes hardly ever begin before these have ended; misleads where a software always queues so",
     "queue.behind_slow_share": "part of the seconds waited that are for transfers which stand out among their like; 0 they are for "
     "ordinary ones, 1 what stops a process, or its network, stops both; misleads where contention slows single transfers",
     "queue.of_slow_share": "part of what comes back without these waits that is gone as well where no transfer is slow, if more "

@@ -235,6 +235,7 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
         usual_s = block.start_s.mean(axis=(1, 2))
         late = _mark_late(o)
         rivals = of_types(nodes.op, P2P) | _are_rival_collectives(nodes)
+        rivals |= (nodes.op == Op.REDUCE_SCATTER) & _are_prefetched(o)
         for stage in range(n_stages):
             sources = np.flatnonzero((nodes.stage == stage) & rivals)
             sources = sources[np.argsort(usual_s[sources], kind="stable")]

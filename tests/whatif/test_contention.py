@@ -25,7 +25,7 @@ from diagnose.whatif.contention import Waits
 from diagnose.whatif.graph import Barrier
 from diagnose.whatif.removal import MATERIAL_SHARE
 from diagnose.whatif.waits import WaitGraph, add_waits
-from tests.judge.cases import Measured, make, measure, measured
+from tests.judge.cases import Measured, causes, make, measure, measured
 
 BACKWARD, FORWARD = (Op.BACKWARD,), (Op.FORWARD,)
 #: A job whose transfers run beside its computes, and one whose gradients do.
@@ -411,3 +411,46 @@ def test_waits_of_some_steps_are_cut_with_them() -> None:
     np.testing.assert_array_equal(of_ranks, by_step[0])
     np.testing.assert_array_equal(of_steps, by_step[::3])
     assert waits.graph_of(slice(0, n_steps)) is graph
+
+
+def gathered_ahead(*, waits: bool) -> pa.Table:
+    """Let four ranks gather what the next compute needs as each runs, and reduce gradients; computes wait for these or not."""
+    rng, rows = np.random.default_rng(1), list[tuple[Any, ...]]()
+    for step in range(12):
+        at, moved = np.zeros(4), 0.0
+        computes = [
+            (op, mb, mc) for mb in range(4) for op, mcs in (("forward", (0, 1)), ("backward", (1, 0))) for mc in mcs
+        ]
+        ends = at + 0.1
+        rows += [(step, dp, "params-all-gather", at[dp], 0.1, -1, 0) for dp in range(4)]
+        for nth, (op, mb, mc) in enumerate(computes):
+            took = (0.2 if op == "forward" else 0.4) * rng.uniform(0.97, 1.03, 4)
+            at = ends
+            rows += [(step, dp, f"{op}-compute", at[dp], took[dp], mb, mc) for dp in range(4)]
+            ends = at + took
+            if nth + 1 < len(computes):
+                begin = max(moved, at.max() + 0.001)
+                moved = begin + 0.08
+                rows += [(step, dp, "params-all-gather", begin, 0.08, -1, computes[nth + 1][2]) for dp in range(4)]
+            if op == "backward":
+                begin = max(moved, ends.max() + 0.001)
+                moved = begin + 0.25 * rng.uniform(0.9, 1.1)
+                rows += [(step, dp, "grads-reduce-scatter", begin, moved - begin, -1, mc) for dp in range(4)]
+                ends = np.full(4, moved) + rng.uniform(0.0, 1e-5, 4) if waits else ends
+        rows += [(step, dp, "optimizer", max(moved, ends[dp]), 0.05, -1, -1) for dp in range(4)]
+    names = ("step", "dp_rank", "optype", "start_ts", "duration", "mb_id", "mc")
+    return pa.table(
+        {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+        | {"stage": [0] * len(rows)}
+    )
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_reductions_that_hold_up_computes_where_gathers_are_ahead(waits: bool) -> None:
+    """Gathers run beside computes, reductions do not, though no compute needs them: contention, or else a program that waits."""
+    found = measure(gathered_ahead(waits=waits)).diagnosis
+    assert causes(found) == (["kernel-queue-contention"] if waits else [])
+    if waits:
+        (cause,) = found.causes
+        assert [other.cause for other in cause.alternatives] == ["unknown"]
+        assert cause.recoverable > 0.15

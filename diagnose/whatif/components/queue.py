@@ -1,20 +1,20 @@
 """Computes queued behind communication in flight: seconds in which a compute waits for a transfer of its own worker."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.feature import Features
-from diagnose.model.optype import Op
+from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import StallKind
-from diagnose.model.trace import Seconds
+from diagnose.model.trace import Bools, Nodes, Seconds
 from diagnose.whatif.batches import HELD_SHARE
 from diagnose.whatif.components.component import Component, Part
 from diagnose.whatif.computes import gather_seconds
 from diagnose.whatif.contention import WaitedFor, Waits, late_tolerance, measure_late_starts, measure_waits
-from diagnose.whatif.observed import Observed
+from diagnose.whatif.observed import Observed, are_gathered_anew
 from diagnose.whatif.waits import WaitGraph, add_waits
 
 #: Most of the waits are for parameters, always.
@@ -62,7 +62,7 @@ class QueueWaits:
     deviations: float
     #: Part of the waits that are for a gather before the end of which the same compute hardly ever begins.
     on_purpose: float
-    #: The same of a send.
+    #: The same of a send, or of a reduction where parameters are gathered anew.
     blocking: float
     #: Part of the seconds that are waited for transfers that stand out among their like.
     behind_slow: float
@@ -92,7 +92,7 @@ def find_queue_waits(
     )
     by = tuple(_merge_waits(*pair) for pair in zip(long, late, strict=True))
     behind_s, all_s = (sum(pair) for pair in zip(*of_both, strict=True))
-    on_purpose, blocking = (_share_always(observed, by, ops) for ops in ((Op.ALL_GATHER,), SENDS))
+    on_purpose, blocking = (_share_always(observed, by, which) for which in (_find_gathers, _find_blocking))
     return QueueWaits(
         inside_s, before_s, by, max(of_long, of_late), on_purpose, blocking, behind_s / max(all_s, TINY_S)
     )
@@ -122,15 +122,28 @@ def _count_behind(
     return behind_s, all_s
 
 
-def _share_always(observed: Sequence[Observed], by: Sequence[dict[int, WaitedFor]], ops: Sequence[Op]) -> float:
-    """Say which part of the waits is for operations of some types before the end of which the same compute hardly ever begins."""
+def _find_gathers(nodes: Nodes) -> Bools:
+    """Mark the gathers of parameters."""
+    return np.asarray(nodes.op == Op.ALL_GATHER)
+
+
+def _find_blocking(nodes: Nodes) -> Bools:
+    """Mark what a program may wait for though no compute needs it: sends, and reductions where parameters are gathered anew."""
+    return of_types(nodes.op, SENDS) | ((nodes.op == Op.REDUCE_SCATTER) & are_gathered_anew(nodes))
+
+
+def _share_always(
+    observed: Sequence[Observed], by: Sequence[dict[int, WaitedFor]], which: Callable[[Nodes], Bools]
+) -> float:
+    """Say which part of the waits is for some operations before the end of which the same compute hardly ever begins."""
     n_waits = n_always = 0
     for o, of_block in zip(observed, by, strict=True):
+        asked = which(o.block.nodes)
         for node, waited_for in of_block.items():
             begins_s = o.block.start_s[node] + late_tolerance(o, node)
             for source, at in waited_for.items():
                 n_waits += int(at.sum())
-                always = o.block.nodes.op[source] in ops and ((begins_s >= o.block.end_s[source]).mean() >= HELD_SHARE)
+                always = asked[source] and ((begins_s >= o.block.end_s[source]).mean() >= HELD_SHARE)
                 n_always += int(at.sum()) if always else 0
     return n_always / max(n_waits, 1)
 
