@@ -28,6 +28,8 @@ NAMED_FROM = (0.5, 0.25, 0.1)
 MOST_OF_IT = 0.5
 #: What usually all have is a single worker's, of several, where it bears this part of it.
 SEVERAL_WORKERS, ALONE_SHARE = 4, 0.9
+#: A replica that is the longest by chance is not so in that part of as many steps.
+ENOUGH_STEPS = 6
 #: Named workers are the culprits where mending them gives back this part of all; of what chance spreads over a few workers the
 #: worst ones bear up to 0.8.
 MOSTLY = 0.9
@@ -47,7 +49,9 @@ def locate(analysis: Analysis, components: Sequence[str], place: str) -> Where:
 
 
 def _locate_lone(analysis: Analysis, components: Sequence[str]) -> Where:
-    """Name the only one of several workers that stalls where usually all do, as the rank that alone collects."""
+    """Name the only one that has what usually all have: the worker that alone collects, the replica of the long documents."""
+    if tuple(components) == ("microbatch",):
+        return _locate_longest(analysis)
     if tuple(components) != (STALLED[StallKind.COLLECTION],):
         return Where()
     lost = _sum_blame(analysis.gains, components)
@@ -55,6 +59,18 @@ def _locate_lone(analysis: Analysis, components: Sequence[str]) -> Where:
         return Where()
     dp, stage = np.unravel_index(int(lost.argmax()), lost.shape)
     return _name_workers(analysis, [(int(dp), int(stage))], slow=False)
+
+
+def _locate_longest(analysis: Analysis) -> Where:
+    """Name the replica whose microbatches are the longest of all in nearly every step."""
+    ratio, trace = analysis.breakdown.microbatch_ratio, analysis.trace
+    work = np.broadcast_to(ratio, (*ratio.shape[:3], trace.ranks.shape[0])).sum(axis=(0, 1))  # (n_steps, n_dp)
+    n_steps, n_dp = work.shape
+    longest = np.bincount(work.argmax(axis=1), minlength=n_dp)
+    if n_dp < 2 or n_steps < ENOUGH_STEPS or longest.max() < ALONE_SHARE * n_steps:
+        return Where()
+    dp = int(longest.argmax())
+    return _name_workers(analysis, [(dp, stage) for stage in range(trace.n_stages)], slow=False)
 
 
 def _locate_links(trace: Trace, suspects: Suspects) -> Where:

@@ -200,6 +200,25 @@ def test_the_ledger_of_a_healthy_job_is_null() -> None:
     assert (found.verdict, found.ledger, found.to_dict()["ledger"]) == ("healthy", None, None)
 
 
+#: Documents of many lengths, whole ones of which are packed.
+LONG = SequenceImbalance(quadratic_share=0.8, length_spread=0.8, packed_tokens=65536)
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (dataclasses.replace(LONG, layout="one-replica", replica=2), [(2, 0), (2, 1)]),
+        (LONG, []),
+    ],
+    ids=["one replica", "all"],
+)
+def test_the_replica_of_the_long_documents_is_named(fault: SequenceImbalance, expected: list[tuple[int, int]]) -> None:
+    """Where one data-parallel rank is the longest in each step it is the place; where they take turns, none is."""
+    diagnosis = diagnosed(JobSpec(pp=2, dp=4, microbatches=16, steps=20, seed=3), fault)
+    assert causes(diagnosis)[0] == "sequence-imbalance"
+    assert culprits(diagnosis, "sequence-imbalance") == expected
+
+
 def test_lost_time_is_against_the_clean_job() -> None:
     """The clean step time is near that of the job without its faults, and wasted hours are what lies above it."""
     for faults in SEVERAL:
