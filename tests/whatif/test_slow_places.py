@@ -449,7 +449,8 @@ def test_what_is_slow_everywhere_every_so_many_steps_is_no_noise(
 ) -> None:
     """GIVEN links that are slow together in each third or fourth step, or now and then, THEN an interval tells as a stretch does."""
     steps = np.arange(30)
-    slow = steps[period - 1 :: period] - jitter * np.random.default_rng(5).integers(3, size=len(steps[period - 1 :: period]))
+    every = steps[period - 1 :: period]
+    slow = every - jitter * np.random.default_rng(5).integers(3, size=len(every))
     ways, exists = np.zeros((2, 4, 2, 30)), np.ones((2, 4, 2), dtype=bool)
     ways[..., slow] = 1.0
     lost = _Lost(ways, np.zeros((4, 30)), exists, np.zeros(4, dtype=bool), steps, 100.0, 100.0, 0.3, None)
