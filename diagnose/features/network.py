@@ -44,8 +44,8 @@ READS_AS = {
     "was one such step alone, as where a process was paused, or the only group is late now and then and loses little; other dp "
     "ranks have it on the same link, too; more where all workers compute on the CPUs of one host, between whose processes is no "
     "network; 0 where they hold far more; misleads in jobs of few steps",
-    "network.interval_doubt": "where transfers are slow everywhere every so many steps: how probable it is that the job writes over "
-    "the same network then, as a save in the background does; 0 where no interval is kept",
+    "network.interval_doubt": "where transfers are slow everywhere every so many steps: how probable it is that the job writes "
+    "over the same network then, as a save in the background does; 0 where no interval is kept",
     "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
     "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "

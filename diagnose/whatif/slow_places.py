@@ -166,10 +166,15 @@ def find_slow_places(
     if (by_place or 0.0) < REPEATS_FROM:
         shared = bool(lost.groups.sum() >= lost.ways.sum())
         ways, groups = lost.exists & (not shared), lost.has_group & shared
-        at_interval = keeps_interval(lost.steps, upper_level(by_step))
-        found = dataclasses.replace(nowhere, repeats=in_time, in_time=True, at_interval=at_interval)
         return dataclasses.replace(
-            found, ways=ways, groups=groups, mended_ways=ways.astype(float), mended_groups=groups.astype(float)
+            nowhere,
+            ways=ways,
+            groups=groups,
+            mended_ways=ways.astype(float),
+            mended_groups=groups.astype(float),
+            repeats=in_time,
+            in_time=True,
+            at_interval=keeps_interval(lost.steps, upper_level(by_step)),
         )
     mended_ways = np.where(ways | victims, _above_noise(lost.ways.sum(axis=-1), lost.exists, ways | victims), 0.0)
     mended_ways = np.maximum(mended_ways, waiting)

@@ -180,7 +180,7 @@ def test_the_pace_of_a_slow_worker() -> None:
     ],
 )
 def test_the_pace_of_whole_stages(when: When, ratios: tuple[float, ...]) -> None:
-    """Without peers against what they take before they are slow, or after it: of five steps three are slow, or seem to be always."""
+    """Without peers against what they take before they are slow, or after it: three of five steps are slow, or all are."""
     analysis = job(steps=(7, 8, 9, 10, 11))
     analysis.breakdown.compute_s[:, 1, :, 2:] *= 1.5
     analysis.courses["worker"] = Course(when)

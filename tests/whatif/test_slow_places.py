@@ -447,7 +447,7 @@ def test_the_only_group_is_slow_in_all_of_its_collectives(n_slow: int, *, repeat
 def test_what_is_slow_everywhere_every_so_many_steps_is_no_noise(
     monkeypatch: pytest.MonkeyPatch, period: int, jitter: int, *, told: bool
 ) -> None:
-    """GIVEN links that are slow together in each third or fourth step, or now and then, THEN an interval tells as a stretch does."""
+    """GIVEN links that are slow together in each third or fourth step, or now and then, THEN an interval tells, too."""
     steps = np.arange(30)
     every = steps[period - 1 :: period]
     slow = every - jitter * np.random.default_rng(5).integers(3, size=len(every))
