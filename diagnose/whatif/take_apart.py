@@ -40,7 +40,7 @@ from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.rings import find_rings
 from diagnose.whatif.stalls import attribute_stalls
-from diagnose.whatif.starts import attribute_delays, attribute_launches, gather_delays, gather_starts
+from diagnose.whatif.starts import attribute_delays, attribute_held, attribute_launches, gather_delays, gather_starts
 from diagnose.whatif.token_costs import read_token_costs
 from diagnose.whatif.variants import find_beside, find_own_places, measure_variants
 
@@ -159,6 +159,7 @@ def _take_apart(
         n_stages=n_stages,
         slow_places=_join(at_own_places, microbatches.busy),
     )
+    attribute_held(observed, delays, stalls, n_stages)
     attribute_launches(observed, delays, stalls, n_stages)
     frozen_s = tuple(
         find_frozen(o, at, evidence, stalls, excess, n_stages)
