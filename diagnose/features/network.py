@@ -247,8 +247,10 @@ def _stops_as_long(transfers: Transfers, breakdown: Breakdown) -> bool:
     n_stages = breakdown.slow_workers.shape[1]
     stopped_s = breakdown.stalls.seconds_of(StallKind.WORKER)
     by_worker = stopped_s.sum(axis=(0, 2, 3)).reshape(-1, n_stages, stopped_s.shape[-1]).sum(axis=0).T
-    if not by_worker.any() or not _ends_of_worst(transfers, by_worker > 0):
-        return False
+    ends = _ends_of_worst(transfers, by_worker > 0) if by_worker.any() else []
+    worst_s = float(max(transfers.link_excess_s.max(initial=0.0), transfers.group_excess_s.max(initial=0.0)))
+    if worst_s * len(breakdown.steps) >= AS_LONG_RATIO * sum(by_worker[end] for end in set(ends)):
+        return False  # nobody waits for longer than they stop
     late_s = np.concatenate([np.zeros(0), *(s.ravel() for excess, _ in breakdown.transfers for s in excess.values())])
     usual_s = [weighted_median(of[of > 0], of[of > 0]) or 0.0 for of in (stopped_s, late_s)]
     return max(usual_s) < AS_LONG_RATIO * min(usual_s)

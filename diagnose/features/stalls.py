@@ -346,18 +346,23 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, r
     hits = waited_s > _least_length(waited_s)
     long = waits.seconds > _least_length(waits.seconds)
     again = long.sum() >= OFTEN_A_STEP * hits.sum()
-    if is_told or records or anywhere or again or _wait_alike(waited_s):
+    if is_told or records or again or _wait_alike(waited_s):
         return Feature(0.0)
+    is_one = hits.any(axis=1).sum() == 1
+    inside_s = breakdown.stalls.inside_s[breakdown.stalls.of_kind(StallKind.INPUT)[0]].sum()
+    is_inside = inside_s > HALF_SHARE * waited_s.sum()
+    if anywhere:
+        # One worker, once a step, in any microbatch: a loader that is late for single batches is so twice in some steps.
+        is_once = long.sum() == hits.sum()
+        return Feature(COLLECTED_CHANCE if is_one and is_once and is_inside else 0.0)
     in_step: Bools = np.any(hits, axis=(0, 2))
     often = float(hits.mean(axis=1).max())
     if hits.shape[1] < ENOUGH_STEPS:
         often -= 0.5 / math.sqrt(hits.shape[1])  # a standard error: two of three steps may be one of two
-    inside_s = breakdown.stalls.inside_s[breakdown.stalls.of_kind(StallKind.INPUT)[0]].sum()
-    most = OFTEN_SHARE if inside_s > HALF_SHARE * waited_s.sum() else SELDOM_SHARE
+    most = OFTEN_SHARE if is_inside else SELDOM_SHARE
     seldom = float(often <= SELDOM_SHARE or np.clip((most - often) / (OFTEN_SHARE - SELDOM_SHARE), 0.0, 1.0))
     in_time = np.argsort(breakdown.steps, kind="stable")
     _, regularity, chance = find_period(breakdown.steps[in_time], in_step[in_time])
-    is_one = hits.any(axis=1).sum() == 1
     counts_steps = is_one and hits.sum() >= MIN_PERIODIC and regularity >= REGULAR and chance <= PERIOD_CHANCE
     if counts_steps or _are_together(hits):
         return Feature(0.0)

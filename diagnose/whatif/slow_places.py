@@ -122,11 +122,12 @@ def find_slow_places(
     lost = _add_up(observed, excesses, spreads, n_stages)
     by_step, n_dp = _sum_steps(lost), lost.ways.shape[2]
     nowhere = SlowPlaces.nowhere(n_stages, n_dp)
+    if (of_all := _find_shared(lost, _sum_shared(observed, excesses), nowhere)) is not None:
+        return of_all
     if not by_step.any():
         return nowhere
     waiting = _find_waiting(observed, excesses, n_stages)
-    held = np.cumsum(np.sort(by_step)[::-1]) / by_step.sum()
-    nowhere = dataclasses.replace(nowhere, steps_share=float(np.mean(held < NEARLY_ALL_SHARE)))
+    nowhere = dataclasses.replace(nowhere, steps_share=_share_of_steps(by_step))
     if waiting.any():
         lost = dataclasses.replace(lost, ways=np.where(waiting[..., None], 0.0, lost.ways))
     (ways, groups), in_time = _stand_out(lost, slice(None)), _repeat_steps(lost)
@@ -400,6 +401,45 @@ def _count_alike(seconds: Seconds) -> float:
 def _sum_steps(lost: _Lost) -> Seconds:
     """Add up the lost seconds of each step, shape (n_steps,)."""
     return np.asarray(lost.ways.sum(axis=(0, 1, 2)) + lost.groups.sum(axis=0))
+
+
+def _sum_shared(observed: Sequence[Observed], excesses: Sequence[Mapping[int, Seconds]]) -> Seconds:
+    """Add up what collectives of all workers lost in each step, shape (n_steps,): those that clip gradients."""
+    found = [np.zeros(0)]
+    for o, excess in zip(observed, excesses, strict=True):
+        clips = [median(seconds, axis=1) for node, seconds in excess.items() if o.block.nodes.op[node] == Op.CLIP]
+        found.append(np.max(clips, axis=0) if clips else np.zeros(len(o.block.steps)))
+    return np.concatenate(found)
+
+
+def _find_shared(lost: _Lost, shared_s: Seconds, nowhere: SlowPlaces) -> SlowPlaces | None:
+    """Say that what all workers share is slow, for all of them, where that is most and comes in stretches; None where it is not.
+
+    Whoever is slow in it alone is far slower in what moves more bytes.
+    """
+    if shared_s.sum() <= _sum_steps(lost).sum():
+        return None
+    n_stages = len(lost.groups)
+    everywhere = dataclasses.replace(
+        lost,
+        ways=np.zeros_like(lost.ways),
+        groups=np.tile(shared_s, (n_stages, 1)),
+        has_group=np.ones(n_stages, dtype=bool),
+        collectives=None,
+    )
+    repeats = _repeat_steps(everywhere)
+    if repeats < REPEATS_FROM:
+        return None
+    mended, share = lost.has_group.astype(float), _share_of_steps(shared_s)
+    return dataclasses.replace(
+        nowhere, groups=lost.has_group, mended_groups=mended, repeats=repeats, in_time=True, steps_share=share
+    )
+
+
+def _share_of_steps(by_step: Seconds) -> float:
+    """Say which part of the steps has nearly all of the lost seconds."""
+    held = np.cumsum(np.sort(by_step)[::-1]) / by_step.sum()
+    return float(np.mean(held < NEARLY_ALL_SHARE))
 
 
 def _repeat_links(lost: _Lost, by_step: Seconds) -> tuple[float, Bools, Bools] | None:

@@ -15,7 +15,7 @@ from diagnose.model.stalls import MIN_STALLS, TOGETHER_SHARE, Kinds, StallKind, 
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.period import MIN_HITS, find_period, is_interval
 from diagnose.numerics.robust import median
-from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, EXPLAINED_SHARE
+from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, EARLY_SHARE, EXPLAINED_SHARE
 from diagnose.whatif.computes import COMPUTES, find_last, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import CHUNK_ROWS, COVERED_SHARE, SAYS
 from diagnose.whatif.frozen import find_held
@@ -272,7 +272,8 @@ def _follow_rows(o: Observed, delays: Delays, opening: Sequence[Opening], latest
             start_s, wait_s = o.block.start_s[node], np.maximum(np.broadcast_to(o.idle(node), kinds.shape), 0.0)
             beyond_s = start_s - ends_s
             said_s = np.minimum(start_s, ends_s) - np.maximum(start_s - wait_s, begins_s)
-            held = (beyond_s >= -BARRIER_TOLERANCE_S) & (beyond_s < (1.0 - EXPLAINED_SHARE) * wait_s)
+            early_s = np.maximum(EARLY_SHARE * wait_s, BARRIER_TOLERANCE_S)
+            held = (beyond_s >= -early_s) & (beyond_s < (1.0 - EXPLAINED_SHARE) * wait_s)
             held &= said_s > np.maximum(COVERED_SHARE * delays.late_s.get(node, 0.0), BARRIER_TOLERANCE_S)
             if held.any():
                 delays.assign(node, held, kinds, said_s, by_row=True, of_other=True)

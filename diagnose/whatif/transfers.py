@@ -26,7 +26,10 @@ def measure_transfers(removal: Removal) -> Transfers:
     owns = [_own_of_pairs(o) for o in observed]
     by_block = [_by_link(o, own) for o, own in zip(observed, owns, strict=True)]
     link_s, late_s = _measure_links(by_block, n_stages, n_steps, observed[0].block.n_dp)
-    link_excess_s, group_excess_s, ratio, typical = _add_up_excess(observed, owns, part.excess_s, n_stages, n_steps)
+    everywhere = part.slow.in_time
+    link_excess_s, group_excess_s, ratio, typical = _add_up_excess(
+        observed, owns, part.excess_s, n_stages, n_steps, everywhere=everywhere
+    )
     step_s = float(np.concatenate([o.block.step_ends_s for o in observed]).mean())
     group_s = _measure_groups(observed, n_stages)
     by_step = _measure_steps(observed, by_block, n_stages, n_steps)
@@ -107,9 +110,12 @@ def _add_up_excess(
     excesses: Sequence[Mapping[int, Seconds]],
     n_stages: int,
     n_steps: int,
+    *,
+    everywhere: bool,
 ) -> tuple[Seconds, Seconds, float | None, float | None]:
     """Add up what transfers took beyond ordinary ones by link and by group, seconds a step, and say how many times as long.
 
+    What all workers clip together is of each group where transfers are slow everywhere, and of none else.
     First as a typical second of that time has it, for a flap is few transfers and most of the seconds; then as a typical transfer.
     """
     link_excess_s, group_excess_s = np.zeros((n_stages, observed[0].block.n_dp)), np.zeros(n_stages)
@@ -139,6 +145,8 @@ def _add_up_excess(
                 link_excess_s[link[row]] += seconds.sum(axis=0) / n_steps
             elif across_dp and len(members) == 1:
                 group_excess_s[int(nodes.stage[members[0]])] += float(seconds.max(axis=1).sum()) / n_steps
+            elif everywhere and across_dp:
+                group_excess_s += float(seconds.max(axis=1).sum()) / n_steps / n_stages
     ratio, weight = np.concatenate([[], *ratios]), np.concatenate([[], *weights])
     typical = float(median(ratio)) if len(ratio) else None
     return link_excess_s, group_excess_s, weighted_median(ratio, weight), typical

@@ -211,13 +211,19 @@ def test_what_is_slow_every_so_many_steps_may_be_what_the_job_writes(*, at_inter
     assert measure_network(group, components())["network.interval_doubt"].value == (0.28 if at_interval else 0.0)
 
 
-@pytest.mark.parametrize(("late_s", "dp", "is_explained"), [(0.4, 1, 1.0), (0.1, 1, 0.0), (0.4, 0, 0.0)])
-def test_who_stops_sends_nothing(late_s: float, dp: int, is_explained: float) -> None:
-    """A worker at the end of the worst link stops for 0.3 s in some computes; transfers are late for as long. Or another stops."""
+@pytest.mark.parametrize(
+    ("late_s", "dp", "excess_ms", "is_explained"),
+    [(0.4, 1, 90.0, 1.0), (0.1, 1, 90.0, 0.0), (0.4, 0, 90.0, 0.0), (0.4, 1, 300.0, 0.0)],
+)
+def test_who_stops_sends_nothing(late_s: float, dp: int, excess_ms: float, is_explained: float) -> None:
+    """A worker at the end of the worst link stops for 0.3 s in some computes; transfers are late for as long. Or another stops.
+
+    Or they are late for longer in all than it stops.
+    """
     places = dict.fromkeys([(0, 1, 0, step, dp) for step in (1, 4, 7)], 0.3)
     parts = stalled({place: (s, StallKind.WORKER) for place, s in places.items()})
     parts = dataclasses.replace(parts, transfers=(({0: np.full((1, 1), late_s)}, {0: 0.01}),))
-    link = transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=[[0.0, 300.0], [0.0, 0.0]], excess_ratio=300.0)
+    link = transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=[[0.0, excess_ms], [0.0, 0.0]], excess_ratio=300.0)
     assert measure_network(link, parts)["network.by_slow_worker"].value == is_explained
 
 

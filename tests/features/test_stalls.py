@@ -591,6 +591,26 @@ def test_with_one_stage_waits_before_any_forward_may_be_collections(n_stages: in
     assert values(parts, "input")["collected_doubt"] == doubt
 
 
+@pytest.mark.parametrize(
+    ("dps", "mbs", "is_inside", "doubt"),
+    [
+        ((0,), (), True, COLLECTED_CHANCE),
+        ((0, 1), (), True, 0.0),
+        ((0,), (0, 1), True, 0.0),
+        ((0,), (), False, 0.0),
+    ],
+    ids=["one worker", "two", "twice a step", "before"],
+)
+def test_one_worker_that_stops_once_a_step_in_any_forward_loads_or_collects(
+    dps: tuple[int, ...], mbs: tuple[int, ...], is_inside: bool, doubt: float
+) -> None:
+    """With several stages nothing tells its loader from its collector, but for what strikes twice in a step, or others, too."""
+    places = {(FORWARD, 0, mb, step, dp): 2.0 for step in range(9) for dp in dps for mb in mbs or (step % 2,)}
+    stopped, none = of(StallKind.INPUT, places), of(StallKind.INPUT, {})
+    parts = stalled(stopped if is_inside else none, before=none if is_inside else stopped, n_stages=2, n_dp=3)
+    assert values(parts, "input")["collected_doubt"] == doubt
+
+
 @pytest.mark.parametrize(("often", "doubt"), [(2.0, 0.0), (2.1, COLLECTED_CHANCE)])
 def test_a_collector_does_not_stop_a_worker_time_and_again(
     often: float, doubt: float, monkeypatch: pytest.MonkeyPatch

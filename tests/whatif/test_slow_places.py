@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from diagnose.errors import UsageError
@@ -459,3 +460,18 @@ def test_what_is_slow_everywhere_every_so_many_steps_is_no_noise(
     monkeypatch.setattr(slow_places, "_find_victims", lambda *_: np.zeros(exists.shape, dtype=bool))
     found = find_slow_places([], [], [], 4)
     assert (found.in_time, found.at_interval) == (told, told)
+
+
+def test_a_collective_of_all_workers_that_is_slow_from_a_step_on_is_nobodys_card() -> None:
+    """Gradients are clipped over all workers: links that lose a hundredth of that are not the place of it."""
+    job = generate(JobSpec(pp=4, dp=2, microbatches=8, steps=24, contiguous=True, seed=3), [])
+    table = job.trace.to_pandas()
+    since = table["step"].min() + 15
+    clip = table[table.optype == "optimizer-clip-main-grad"].groupby("step").start_ts.max()
+    late = table.step >= since
+    table.loc[late & (table.start_ts > table.step.map(clip) + 1e-9), "start_ts"] += 4.0
+    table.loc[late & (table.optype == "optimizer-clip-main-grad"), "duration"] += 4.0
+    (cause,) = measure(pa.Table.from_pandas(table, preserve_index=False)).diagnosis.causes
+    assert (cause.cause, cause.when.onset_step) == ("network-fault", since)
+    assert not cause.where.workers and not cause.where.links
+    assert "collectives are slow everywhere" in cause.fixes[0].summary

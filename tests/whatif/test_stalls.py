@@ -339,6 +339,32 @@ def test_half_of_the_stages_may_have_a_bad_allocator(seed: int) -> None:
     assert share_of(judged(at_random(where, 0.1, seed)), StallKind.ALLOCATION) > 0.95
 
 
+@pytest.mark.parametrize(
+    ("every", "stages", "whose"),
+    [(4, STAGES, StallKind.SAVING), (1, STAGES, StallKind.COLLECTION), (4, 1, StallKind.INPUT)],
+    ids=["at an interval", "in any step", "of one stage"],
+)
+def test_workers_that_leave_a_save_one_after_the_other(every: int, stages: int, whose: StallKind) -> None:
+    """Now one dp rank and now another begins the step after a save late, on all stages: a collector counts no steps."""
+    late = nothing()
+    steps = np.arange(3, STEPS, 4) if every > 1 else np.random.default_rng(2).permutation(STEPS)[:6]
+    for turn, step in enumerate(steps.tolist()):
+        for stage in range(stages):
+            late[FORWARD, stage, 0, step, (turn + stage) % DP] = STALL_S
+    assert share_of(judged(nothing(), late), whose) > 0.95
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("ratio", "is_allocator"), [(2.0, False), (1.0, True)], ids=["like parts", "as long"])
+def test_microbatches_that_are_long_in_both_directions_on_one_stage_are_no_allocators(
+    seed: int, ratio: float, is_allocator: bool
+) -> None:
+    """Backwards take twice as long as forwards: where the same ones are longer by the same part, it is what they hold."""
+    stalls = at_random(marked(FORWARD, 3), 0.3, seed)
+    stalls[BACKWARD] = stalls[FORWARD] * ratio
+    assert (share_of(judged(stalls), StallKind.ALLOCATION) > 0.5) == is_allocator
+
+
 # ------------------------------------------------------------------------- input, or collections, with one microbatch
 
 

@@ -168,6 +168,19 @@ def test_saves_of_the_first_rank_are_no_input(held_together: bool) -> None:
         assert diagnosis.causes[0].recoverable == pytest.approx(recoverable, abs=TOLERANCE)
 
 
+def test_a_save_that_ends_after_its_worker_went_on_held_the_others_as_well() -> None:
+    """All begin when the longest save of dp rank 0 has let its worker go on; its row ends some milliseconds after that."""
+    fault = CheckpointStall(
+        period_steps=4, duration_s=2.0, where="before", first_rank_only=True, held_together=True, recorded=True
+    )
+    job = generate(SPEC, [fault])
+    table = job.trace.to_pandas()
+    table.loc[table.optype == "checkpoint", "duration"] += 6e-3
+    diagnosis = diagnose_table(pa.Table.from_pandas(table, preserve_index=False))
+    assert causes(diagnosis) == ["checkpoint-stall"]
+    assert diagnosis.causes[0].recoverable == pytest.approx(job.truth.faults[0].recoverable, abs=TOLERANCE)
+
+
 @pytest.mark.parametrize("recorded", [False, True], ids=["no-rows", "rows"])
 def test_a_clock_that_is_off_hides_no_late_start(recorded: bool) -> None:
     """All workers begin every fourth step late, behind a barrier: a clock that is off changes nothing."""

@@ -165,7 +165,7 @@ def find_hot(work_s: Seconds, slow: Bools) -> Seconds | None:
     -------
     ratio : ndarray of float64, or None
         How long the computes of each rank and step are against those of their virtual stage, axes as `work_s`; None where those
-        who look slow are few, whole replicas or one pace.
+        who look slow, but for whole replicas of one pace, are few or one pace.
     """
     n_dp, n_stages = slow.shape
     are_replicas = bool((slow.any(axis=1) == slow.all(axis=1)).all())
@@ -178,13 +178,16 @@ def find_hot(work_s: Seconds, slow: Bools) -> Seconds | None:
     own -= np.median(own, axis=(2, 3), keepdims=True)
     own -= np.median(own, axis=(1, 3), keepdims=True)  # slow steps of the job
     both, slope = _agree_on(own - np.log(np.exp(own).mean(axis=(2, 3), keepdims=True)))
-    stays = np.median(both, axis=1)  # (n_virtual, n_dp)
-    who = np.tile(slow.T, (len(stays) // n_stages, 1))
-    if robust_deviation(stays[who] - np.median(stays[who])) < OWN_FACTORS * np.median(stays[who]):
+    pace, stays = both.mean(axis=1), np.median(both, axis=1)  # (n_virtual, n_dp)
+    replicas = slow.all(axis=1) & (pace.std(axis=0) < OWN_FACTORS * np.median(pace, axis=0))
+    who = np.tile(slow.T & ~replicas, (len(stays) // n_stages, 1))
+    if who[:n_stages].sum() < MANY_WORKERS or robust_deviation(
+        stays[who] - np.median(stays[who])
+    ) < OWN_FACTORS * np.median(stays[who]):
         return None
     by_itself = stays > np.median(stays) + FAR_DEVIATIONS * robust_deviation(stays - np.median(stays))
     both = np.where(by_itself[:, None], both - stays[:, None], both)
-    return _lengthen(work_s, both, slope)
+    return _lengthen(work_s, np.where(replicas, 0.0, both), slope)
 
 
 def _agree_on(own: Seconds) -> tuple[Seconds, float]:

@@ -17,21 +17,32 @@ from diagnose.whatif.observed import Observed
 
 #: The first data-parallel rank alone is late where it has this part of all that begin a step late by as much.
 ALONE_SHARE = 0.8
+#: Input is read on this part of the stages at most, where there are so many.
+MOST_STAGES, MANY_STAGES = 0.5, 3
 
 
 def attribute_to_saves(found: LongStalls) -> None:
     """Attribute to saves what makes the first data-parallel rank alone begin steps late, every so many: it writes for all.
 
-    A collector counts objects and not steps, and a loader reads on every rank. Nobody saves once a step has begun.
+    Or workers of most stages, now one and now another: what they leave one after the other. A collector counts objects and not
+    steps, and a loader reads on every rank, and on few stages. Nobody saves once a step has begun.
     """
     firsts = (0, slice(None), 0)  # forwards of the first microbatch: (n_virtual, n_steps, n_dp)
-    late = found.long[firsts] & (found.stalls.before_s[firsts] > found.stalls.inside_s[firsts])
+    all_s, late_s = found.stalls.inside_s + found.stalls.before_s, found.stalls.before_s[firsts]
+    late = found.long[firsts] & (late_s > found.stalls.inside_s[firsts])
     late = late if found.begun is None else late & ~found.begun
     by_first = late[..., 0]
-    is_alone = late.shape[-1] > 1 and by_first.sum() >= ALONE_SHARE * late.sum()
-    if is_alone and is_interval(found.steps, np.any(by_first, axis=0)):
+    if late.shape[-1] > 1 and by_first.sum() >= ALONE_SHARE * late.sum():
+        late[..., 1:] = False
+    elif (
+        found.n_stages < MANY_STAGES
+        or late.any(axis=(1, 2)).mean() <= MOST_STAGES
+        or late_s.sum(where=late) < ALONE_SHARE * all_s.sum(where=found.long)
+    ):
+        return
+    if is_interval(found.steps, np.any(late, axis=(0, 2))):
         at = np.zeros(found.long.shape, dtype=bool)
-        at[0, :, 0, :, 0] = by_first
+        at[0, :, 0] = late
         found.assign(at, StallKind.SAVING)
 
 

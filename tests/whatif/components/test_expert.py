@@ -332,6 +332,17 @@ def test_slow_workers_beside_uneven_experts_are_slow(places: tuple[tuple[int, in
     assert {tuple(at) for at in np.argwhere(found.breakdown.slow_workers).tolist()} == set(places)
 
 
+def test_a_replica_that_falls_behind_beside_hot_experts_is_slow() -> None:
+    """Others who look slow are hot; who is slow on all stages is not, though he was not so from the start."""
+    spec = JobSpec(pp=2, dp=8, microbatches=8, steps=10, seed=2)
+    experts = ExpertImbalance(spread=0.24, group=4, hot_share=0.4, drift_steps=7.0, says_ep_size=True)
+    job = make(spec, experts, WorkerFault(places=((1, 0), (1, 1)), slowdown=3.0, onset=6))
+    found = measure(job.trace)
+    assert causes(found.diagnosis)[0] == "worker-fault"
+    assert found.diagnosis.causes[0].recoverable == pytest.approx(job.truth.faults[1].recoverable, abs=0.02)
+    assert found.breakdown.slow_workers[1].all()
+
+
 def test_an_evaluation_beside_experts_that_all_ranks_share_is_planned() -> None:
     """What all ranks of a stage share in a step is no expert of a group where all stages have it, as an evaluation."""
     spec = JobSpec(pp=3, dp=4, microbatches=8, steps=24, contiguous=True, seed=3)
