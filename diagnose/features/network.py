@@ -44,6 +44,8 @@ READS_AS = {
     "was one such step alone, as where a process was paused, or the only group is late now and then and loses little; other dp "
     "ranks have it on the same link, too; more where all workers compute on the CPUs of one host, between whose processes is no "
     "network; 0 where they hold far more; misleads in jobs of few steps",
+    "network.interval_doubt": "where transfers are slow everywhere every so many steps: how probable it is that the job writes "
+    "over the same network then, as a save in the background does; 0 where no interval is kept",
     "network.slow_computes": "where transfers are slow everywhere at the same times: part of the lost seconds in steps whose "
     "computes are slow, too, beyond chance; 1 the hosts are busy, and no network; misleads where computes overlap transfers",
     "network.by_slow_worker": "1 where the slowest link or group ends at a worker whose computes are slow, and is not far slower "
@@ -83,6 +85,9 @@ ONE_RANK_RATIO = 3.0
 ONE_HOST_DOUBT = 0.9
 #: ... but up to 6 times as much as the same link of other dp ranks; a link that messages truly waited on had 480 and more.
 OWN_LINK_RATIO = 30.0
+#: What all transfers share every so many steps may be what the job itself does then: odds of three to one, as nobody has measured
+#: how often it is.
+AT_INTERVAL = 0.28
 #: Ratios above are as good as infinite.
 MOST = 1000.0
 
@@ -135,6 +140,8 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
     found["network.chance_doubt"] = Feature(
         _doubt_places(transfers, rank_ratio, once=once, busy=busy, share=share, on_one_cpu=on_one_cpu, is_one=is_one)
     )
+    at_interval = transfers.slow is not None and transfers.slow.at_interval
+    found["network.interval_doubt"] = Feature(AT_INTERVAL * at_interval)
     why = "transfers are slow everywhere at the same times: software may do that" if everywhere else nothing
     found["network.steps_share"] = Feature.missing(why) if steps_share is None else Feature(steps_share)
     found["network.slow_computes"] = Feature(busy) if everywhere else Feature.missing("slow transfers have places")

@@ -898,7 +898,9 @@ def _are_a_tail(breakdown: Breakdown, at: Bools) -> bool:
     theirs_s = np.where(at.any(axis=(2, 3), keepdims=True), taken_s, np.nan)
     if at.sum() >= PACE_SHARE * np.isfinite(theirs_s).sum():
         return False
-    log = np.log(np.maximum(theirs_s, TINY_S))
+    log = np.log(
+        np.maximum(theirs_s / breakdown.worker_ratio[:, :, None], TINY_S)
+    )  # a slow worker's pace varies around its own
     log -= nan_median(log, axis=(2, 3), keepdims=True)
     stands_out = float(np.median(log[at]))
     return int((log <= -stands_out).sum()) >= TAIL_SHARE * int((log >= stands_out).sum())

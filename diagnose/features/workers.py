@@ -28,8 +28,8 @@ READS_AS = {
     "worker.host_doubt": "how probable it is that something else stops the processes of slow workers now and then, as collections "
     "do: forwards are far slower than backwards, and these are slow, too; misleads where a fault slows both by different amounts",
     "worker.pause_doubt": "how probable it is that what makes a worker slow in single steps are stalls of its allocator: with one "
-    "microbatch a step nothing shows whether others of that step are slow, too; or it stands still in single computes, for no part "
-    "of them, and not by the clock; misleads where the job has no such allocator",
+    "microbatch a step nothing shows whether others of that step are slow, too; or some of a step are far longer than others; or "
+    "it stands still in single computes, for no part of them, and not by the clock; misleads where the job has no such allocator",
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
     "where all ranks of stages fall behind their work may have grown, as that of experts or unfrozen layers; 0 where that is in "
     "forwards alone, where data is read; misleads never",
@@ -74,6 +74,9 @@ GROWTH_CHANCE, OF_OTHERS = 0.5, 3.0
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes. A machine that others
 #: share makes computes longer by a part, as certain log odds say.
 PAUSE_CHANCE, PART_ODDS, TINY_S = 0.4, 4.0, 1e-12
+#: Computes of a step of a slow machine are long by a like factor: those of 140 recorded jobs are off its usual one by up to 0.17
+#: (mean of logs) beyond what those of peers are; of an allocator that stalls most computes, in one made job, by 0.54.
+SCATTERED = 1.0 / 3.0
 #: Less than this probable is no chance (as for onsets).
 CHANCE = 0.02
 #: A replica that is slow since the first step by no more than so many standard deviations of its documents may have longer ones:
@@ -135,7 +138,9 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
             "worker.slow_share": Feature(float(_mainly_slow(breakdown).mean()) / n_members),
             "worker.began_share": Feature(_count_began(breakdown)),
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
-            "worker.pause_doubt": Feature(PAUSE_CHANCE if alone and at.mean() < SLOW_STEP_SHARE else 0.0),
+            "worker.pause_doubt": Feature(
+                PAUSE_CHANCE * ((alone and at.mean() < SLOW_STEP_SHARE) or _scatters(breakdown, (dp, stage), at))
+            ),
             "worker.stage_doubt": Feature(_doubt_stage(breakdown) if n_members == 1 and not waits else 0.0),
             "worker.growth_doubt": Feature(_doubt_growth(breakdown) if n_members == 1 else 0.0),
             "worker.loader_doubt": Feature(waits),
@@ -186,6 +191,16 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
         "slow_share": float(is_slow.mean()),
         "pause_doubt": 0.0 if is_machine else PAUSE_CHANCE,
     }
+
+
+def _scatters(breakdown: Breakdown, worker: tuple[int, int], at: Bools) -> bool:
+    """Say whether microbatches of the steps in which a worker is slow, (n_steps,), take it now as long as peers, now far longer."""
+    dp, stage = worker
+    logs = np.log(np.maximum(breakdown.compute_s[:, stage :: breakdown.slow_workers.shape[1], :, at], TINY_S))
+    off = np.abs(logs - nan_median(logs, axis=2, keepdims=True))
+    by_rank = np.nansum(off.reshape(-1, off.shape[-1]), axis=0) / np.maximum(np.isfinite(off).sum(axis=(0, 1, 2, 3)), 1)
+    others = np.delete(by_rank, dp)
+    return bool(by_rank[dp] - (np.median(others) if len(others) else 0.0) > SCATTERED)
 
 
 def _take_a_part(breakdown: Breakdown, is_slow: Bools) -> bool:

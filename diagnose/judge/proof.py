@@ -71,8 +71,11 @@ def _list_named(cause: Cause) -> tuple[str, ...]:
     return tuple(name for name in COMPONENTS if any(f"gain.{name}" in item.values for item in cause.evidence))
 
 
-def _pace(analysis: Analysis, where: Where, _components: Sequence[str]) -> Proof | None:
-    """Compare what culprits compute in each step with the median of their peers on the stage; alone, with their usual time."""
+def _pace(analysis: Analysis, where: Where, components: Sequence[str]) -> Proof | None:
+    """Compare what culprits compute in each step with the median of their peers on the stage; alone, with their usual time.
+
+    That is what they take before the cause is there, or after it, where it has a beginning or an end.
+    """
     culprits = _find_workers(analysis, where)[:MAX_CULPRITS]
     if not culprits:
         return None
@@ -80,7 +83,10 @@ def _pace(analysis: Analysis, where: Where, _components: Sequence[str]) -> Proof
     named = np.zeros(busy_s.shape[:2], dtype=bool)
     named[tuple(np.transpose(_find_workers(analysis, where)))] = True
     peers_s = nan_median(np.where(named[..., None], np.nan, busy_s), axis=0)  # by stage and step
-    usual_s = np.where(np.isnan(peers_s), nan_median(busy_s, axis=(0, 2))[:, None], peers_s)
+    course = analysis.courses.get("+".join(components))
+    away = [course is None or not course.when.covers(step) for step in analysis.breakdown.steps.tolist()]
+    own_s = busy_s[..., away] if any(away) else busy_s
+    usual_s = np.where(np.isnan(peers_s), nan_median(own_s, axis=(0, 2))[:, None], peers_s)
     ratio = busy_s / usual_s
     stages = sorted({stage for _, stage in culprits})
     others = np.where(named[..., None], np.nan, ratio)[:, stages].reshape(-1, busy_s.shape[2])

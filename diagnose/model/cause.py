@@ -48,6 +48,15 @@ class When(Struct, frozen=True):
             ends.append("on")
         return " ".join(ends)
 
+    def covers(self, step: int) -> bool:
+        """Say whether a step is between beginning and end, as far as these are known.
+
+        >>> When("onset", onset_step=3).covers(2), When("transient", 3, 5).covers(4)
+        (False, True)
+        """
+        began = self.onset_step is None or step >= self.onset_step
+        return began and (self.recovery_step is None or step < self.recovery_step)
+
     @property
     def is_past(self) -> bool:
         """True where it came, and went before the recording ended."""

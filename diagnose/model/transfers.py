@@ -32,6 +32,8 @@ class SlowPlaces:
     apart: float | None = None
     #: All of them are slow together in some steps: no place stands out.
     in_time: bool = False
+    #: ... every so many steps.
+    at_interval: bool = False
     #: Part of the steps that have nearly all of the lost seconds.
     steps_share: float | None = None
     #: Collectives say of each card that it is one, and not two links of its worker.

@@ -83,6 +83,17 @@ def is_interval(steps: NDArray[np.int64], hits: NDArray[np.bool_]) -> bool:
     return regularity >= REGULAR and chance <= INTERVAL_CHANCE
 
 
+def keeps_interval(steps: NDArray[np.int64], hits: NDArray[np.bool_]) -> bool:
+    """Say whether something happens every so many steps, each second or third as well, by no chance of all periods tried.
+
+    >>> keeps_interval(np.arange(30), np.arange(30) % 3 == 2), keeps_interval(np.arange(12), np.arange(12) % 4 == 2)
+    (True, False)
+    """
+    order = np.argsort(steps, kind="stable")
+    _, regularity, chance = find_period(steps[order], hits[order])
+    return regularity >= REGULAR and chance <= TRAIN_CHANCE
+
+
 def find_exact_period(steps: NDArray[np.int64], hits: NDArray[np.bool_]) -> int | None:
     """Find the interval that steps keep without exception, whether one or several of each are hit; None where there is none.
 

@@ -106,8 +106,4 @@ def _explain(cause: Cause) -> dict[str, Any]:
 
 def _acts(cause: Cause, step: int) -> bool:
     """Say whether a cause acts in a step, as far as its pattern tells: of what comes and goes only stalls do."""
-    when = cause.when
-    if when.pattern in ("periodic", "sporadic"):
-        return False
-    began = when.onset_step is None or step >= when.onset_step
-    return began and (when.recovery_step is None or step < when.recovery_step)
+    return cause.when.pattern not in ("periodic", "sporadic") and cause.when.covers(step)

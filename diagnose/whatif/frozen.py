@@ -1,4 +1,4 @@
-"""Find transfers that stood still with a process of one of their ends: what stops a process stops what it sends, too.
+"""Find transfers that stood still with a process of one of their ends, or began late: what stops a process stops what it sends.
 
 Enters: an observed block, collections by rows and by the stalls of computes, and what transfers take beyond ordinary ones. Leaves:
 the part of that for which a process stood still. Costs collections x transfers of a stage, in array operations.
@@ -10,8 +10,8 @@ import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Evidence, Ints, Seconds
-from diagnose.whatif.computes import find_computes, places_of
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
+from diagnose.whatif.computes import COMPUTES, find_computes, places_of
 from diagnose.whatif.observed import Observed
 
 #: Collections that are set against the transfers of their stage at a time.
@@ -39,6 +39,29 @@ def find_frozen(
         for node, seconds in by_stalls.items():
             found[node] = np.maximum(found[node], seconds) if node in found else seconds
     return {node: np.minimum(found[node], excess_s[node]) for node in found if node in excess_s}
+
+
+def find_held(
+    o: Observed, steps: slice, stalls: Stalls, late_s: Mapping[int, Seconds], n_stages: int
+) -> dict[int, Bools]:
+    """Mark launches of operations, no computes, that are late for as long as their process collected meanwhile.
+
+    What stands still launches nothing. By stalls of computes that no row tells of: rows say it themselves. `late_s` is how late
+    launches are, seconds by node; both have shape (n_steps, n_dp).
+    """
+    stages, step, dp, begins_s, ends_s, paused_s = _read_stalls(o, steps, stalls, n_stages)
+    found = dict[int, Bools]()
+    for node, seconds in late_s.items():
+        here = stages == o.block.nodes.stage[node]
+        if o.block.nodes.op[node] in COMPUTES or not here.any():
+            continue
+        at = step[here], dp[here]
+        launched_s = np.broadcast_to(o.block.start_s[node], seconds.shape)[at]
+        both_s = np.minimum(launched_s, ends_s[here]) - np.maximum(launched_s - seconds[at], begins_s[here])
+        held_s = np.zeros(seconds.shape)
+        np.add.at(held_s, at, np.clip(both_s, 0.0, paused_s[here]))
+        found[node] = held_s > BESIDE_SHARE * seconds
+    return found
 
 
 def _set_against(

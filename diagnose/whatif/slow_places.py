@@ -13,6 +13,7 @@ import numpy as np
 from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
 from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.model.transfers import SlowPlaces
+from diagnose.numerics.period import keeps_interval
 from diagnose.numerics.robust import lower_median, median, upper_level, upper_stretch, weighted_median
 from diagnose.whatif.levels import OfNodes
 from diagnose.whatif.observed import Observed
@@ -166,9 +167,15 @@ def find_slow_places(
     if (by_place or 0.0) < REPEATS_FROM:
         shared = bool(lost.groups.sum() >= lost.ways.sum())
         ways, groups = lost.exists & (not shared), lost.has_group & shared
-        found = dataclasses.replace(nowhere, repeats=in_time, in_time=True)
         return dataclasses.replace(
-            found, ways=ways, groups=groups, mended_ways=ways.astype(float), mended_groups=groups.astype(float)
+            nowhere,
+            ways=ways,
+            groups=groups,
+            mended_ways=ways.astype(float),
+            mended_groups=groups.astype(float),
+            repeats=in_time,
+            in_time=True,
+            at_interval=keeps_interval(lost.steps, upper_level(by_step)),
         )
     mended_ways = np.where(ways | victims, _above_noise(lost.ways.sum(axis=-1), lost.exists, ways | victims), 0.0)
     mended_ways = np.maximum(mended_ways, waiting)
@@ -547,8 +554,8 @@ def _repeat_places(lost: _Lost, by_step: Seconds) -> float | None:
 def _repeat_steps(lost: _Lost) -> float:
     """Say which part of the lost seconds lies in the slow steps that half of the places say, beyond chance.
 
-    Slow steps are on another level than the others, and come in stretches: what is slow at random in many places is noise. Of a
-    group alone half of its collectives say it.
+    Slow steps are on another level than the others, and come in stretches, or every so many steps: what is slow at random in many
+    places is noise. Of a group alone half of its collectives say it.
     """
     shared = lost.groups.sum() >= lost.ways.sum()
     by_place = lost.groups[lost.has_group] if shared else lost.ways[lost.exists]  # (n_places, n_steps)
@@ -563,7 +570,8 @@ def _repeat_steps(lost: _Lost) -> float:
         slow = upper_stretch(np.sqrt(lost_s))
         slow = slow if slow.any() else upper_level(lost_s)
         total = float(seen_in.sum())
-        if not slow.any() or total <= 0.0 or not _is_stretch(slow):
+        in_turn = _is_stretch(slow) or keeps_interval(lost.steps[time], slow)
+        if not slow.any() or total <= 0.0 or not in_turn:
             return 0.0
         chance = float(slow.mean())
         found.append((float(seen_in[:, slow].sum()) / total - chance) / (1.0 - chance))

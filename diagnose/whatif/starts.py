@@ -18,6 +18,7 @@ from diagnose.numerics.robust import median
 from diagnose.whatif.barriers import BARRIER_TOLERANCE_S, EARLY_SHARE, EXPLAINED_SHARE
 from diagnose.whatif.computes import COMPUTES, find_last, iterate_blocks, list_computes, place_of
 from diagnose.whatif.evidence import CHUNK_ROWS, COVERED_SHARE, SAYS
+from diagnose.whatif.frozen import find_held
 from diagnose.whatif.levels import stack
 from diagnose.whatif.observed import Observed
 
@@ -367,6 +368,15 @@ def _is_input(steps: Ints, late_s: Seconds, late: Bools, readers: Sequence[int])
     if not late[:, :, 1:].any() and late.shape[2] > 1:
         return False  # the first data-parallel rank is also the one that saves
     return bool(together.mean() > AS_LATE_SHARE or pipelines.mean() > AS_LATE_SHARE)
+
+
+def attribute_held(observed: Sequence[Observed], delays: Sequence[Delays], stalls: Stalls, n_stages: int) -> None:
+    """Attribute launches of other operations that are late for as long as a compute of their worker collects, to that."""
+    for (steps, o), of_block in zip(iterate_blocks(observed), delays, strict=True):
+        for node, held in find_held(o, steps, stalls, of_block.late_s, n_stages).items():
+            if held.any():
+                kinds = np.full(held.shape, StallKind.COLLECTION, dtype=np.int8)
+                of_block.assign(node, held, kinds, of_block.late_s[node], by_row=False)
 
 
 def attribute_launches(observed: Sequence[Observed], delays: Sequence[Delays], stalls: Stalls, n_stages: int) -> None:

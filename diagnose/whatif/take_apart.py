@@ -15,13 +15,20 @@ from diagnose.model.members import Members
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO
 from diagnose.whatif.components.expert import find_experts, find_hot, find_moved, read_experts
 from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
 from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations, without_stalls
 from diagnose.whatif.components.start_delay import find_late_starts
-from diagnose.whatif.components.step import find_slow_steps, find_usual_steps, without_microbatches
+from diagnose.whatif.components.step import (
+    FEW_QUICKEST,
+    QUICKEST,
+    find_slow_steps,
+    find_usual_steps,
+    without_microbatches,
+)
 from diagnose.whatif.components.transfer import find_waits_inside, transfer_excess
 from diagnose.whatif.components.worker import (
     Draws,
@@ -40,7 +47,7 @@ from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.rings import find_rings
 from diagnose.whatif.stalls import attribute_stalls
-from diagnose.whatif.starts import attribute_delays, attribute_launches, gather_delays, gather_starts
+from diagnose.whatif.starts import attribute_delays, attribute_held, attribute_launches, gather_delays, gather_starts
 from diagnose.whatif.token_costs import read_token_costs
 from diagnose.whatif.variants import find_beside, find_own_places, measure_variants
 
@@ -159,6 +166,7 @@ def _take_apart(
         n_stages=n_stages,
         slow_places=_join(at_own_places, microbatches.busy),
     )
+    attribute_held(observed, delays, stalls, n_stages)
     attribute_launches(observed, delays, stalls, n_stages)
     frozen_s = tuple(
         find_frozen(o, at, evidence, stalls, excess, n_stages)
@@ -306,9 +314,7 @@ def _find_factors(
         typical_s = without_stalls(even_s, typical_s)
     drawn, more = measure_draws(own_s[:, 0][:, :, order]), 1.0 if draws is None else nan_median(draws, axis=0)
 
-    def explain(
-        typical_s: Seconds, pace: Seconds, step_ratio: Seconds, usual: Bools
-    ) -> tuple[Seconds, Seconds, _Workers, Seconds]:
+    def explain(typical_s: Seconds, pace: Seconds, step_ratio: Seconds, usual: Bools) -> _Explained:
         workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, is_told, drawn)
         if workers.slow.any() and not is_told.any():
             # What is usual is what those take who are not slow; who is slow was measured against a mixture of both.
@@ -329,8 +335,12 @@ def _find_factors(
         typical_s = typical_s * nan_median(pace[:, :, usual], axis=(1, 2, 3))[:, None]
         pace = by_step / typical_s[:, :, None, None]
         again = explain(typical_s, pace, find_slow_steps(pace, usual), usual)
-        if _measure_left(own_s, *again[:3]) <= AS_GOOD * _measure_left(own_s, *found[:3]):
-            found = again
+        found = found if _is_better(own_s, found, again) else again
+    if (found[1] > SLOW_WHOLE_STEP_RATIO).any():
+        # The whole job is slow in some steps; or more workers than those had in view, where that leaves far less to explain.
+        other = explain(typical_s, pace, find_slow_steps(pace, usual, FEW_QUICKEST), usual)
+        hid_them = other[2].slow.mean() > 1.0 - 1.0 / QUICKEST
+        found = other if hid_them and _is_better(own_s, other, found) else found
     typical_s, step_ratio, workers, pace = found
     uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
     left = _without_workers(uneven_s, typical_s, step_ratio, workers)
@@ -357,6 +367,14 @@ def _find_factors(
         draws is not None,
         costs is not None and costs.of_ranks,
     )
+
+
+_Explained = tuple[Seconds, Seconds, "_Workers", Seconds]
+
+
+def _is_better(compute_s: Seconds, one: _Explained, other: _Explained) -> bool:
+    """Say whether one way to explain durations, by usual ones, steps and workers, leaves far less of them than another."""
+    return AS_GOOD * _measure_left(compute_s, *one[:3]) < _measure_left(compute_s, *other[:3])
 
 
 def _measure_left(compute_s: Seconds, typical_s: Seconds, step_ratio: Seconds, workers: _Workers) -> float:

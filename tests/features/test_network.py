@@ -203,6 +203,14 @@ def test_a_worker_that_is_slow_before_its_network_is_does_not_explain_it(since: 
     assert measure_network(group, slow)["network.by_slow_worker"].value == is_explained
 
 
+@pytest.mark.parametrize("at_interval", [False, True])
+def test_what_is_slow_every_so_many_steps_may_be_what_the_job_writes(*, at_interval: bool) -> None:
+    """Transfers that are slow together in a stretch, or every so many steps: a save in the background keeps such an interval."""
+    slow = dataclasses.replace(SlowPlaces.nowhere(2, 2), repeats=0.9, in_time=True, at_interval=at_interval)
+    group = dataclasses.replace(transfers([[1.0, 1.0], [NAN, NAN]], group_excess_ms=[400.0, 400.0]), slow=slow)
+    assert measure_network(group, components())["network.interval_doubt"].value == (0.28 if at_interval else 0.0)
+
+
 @pytest.mark.parametrize(
     ("late_s", "dp", "excess_ms", "is_explained"),
     [(0.4, 1, 90.0, 1.0), (0.1, 1, 90.0, 0.0), (0.4, 0, 90.0, 0.0), (0.4, 1, 300.0, 0.0)],

@@ -654,14 +654,23 @@ def test_an_allocator_takes_as_long_in_both_directions(
     assert (found["pace_doubt"], found["unseen_doubt"]) == (doubt, 0.0)
 
 
-@pytest.mark.parametrize(("n_short", "doubt"), [(4, 0.0), (5, PACE_CHANCE)])
-def test_pauses_have_no_other_side(n_short: int, doubt: float) -> None:
-    """Twenty computes of a stage are a half longer than the others: if five are a half shorter all are of one wide spread."""
+@pytest.mark.parametrize(
+    ("n_short", "ratio", "doubt"), [(4, 1.0, 0.0), (5, 1.0, PACE_CHANCE), (4, 2.0, 0.0), (5, 2.0, PACE_CHANCE)]
+)
+def test_pauses_have_no_other_side(n_short: int, ratio: float, doubt: float) -> None:
+    """Twenty computes of a stage are a half longer than the others: if five are a half shorter all are of one wide spread.
+
+    So it is around the pace of workers that are slow in the later steps.
+    """
     places = {(way, 0, 0, step, dp): 0.5 for way in (0, 1) for step in (1, 6, 7, 8, 9) for dp in (0, 1)}
     parts = stalled(of(StallKind.ALLOCATION, places), n_dp=2, n_stages=2)
     compute_s = np.ones(parts.compute_s.shape) + parts.stalls.inside_s
-    compute_s[0, 0, 1, :n_short, 0] = 0.5
-    found = values(dataclasses.replace(parts, compute_s=compute_s), "allocator")
+    compute_s[0, 0, 1, -n_short:, 0] = 0.5
+    worker_ratio = parts.worker_ratio.copy()
+    worker_ratio[:, 0, 6:] = ratio
+    np.multiply(parts.stalls.inside_s, worker_ratio[:, :, None], out=parts.stalls.inside_s)
+    compute_s *= worker_ratio[:, :, None]
+    found = values(dataclasses.replace(parts, compute_s=compute_s, worker_ratio=worker_ratio), "allocator")
     assert (found["pace_doubt"], found["unseen_doubt"]) == (doubt, 0.0)
 
 

@@ -306,3 +306,13 @@ def test_an_allocator_does_not_stop_workers_by_the_clock(
     }
     found = measure_workers(stalled(inside, n_microbatches=n), what_if())
     assert found["worker.pause_doubt"].value == doubt
+
+
+@pytest.mark.parametrize(
+    ("on_all", "factor", "doubt"), [(False, 3.0, PAUSE_CHANCE), (False, 1.3, 0.0), (True, 3.0, 0.0)]
+)
+def test_computes_of_a_slow_machine_are_long_by_a_like_factor(*, on_all: bool, factor: float, doubt: float) -> None:
+    """Of two microbatches of a slow worker one takes far longer: an allocator may stall it, where peers have none such."""
+    found = slowed({(1, 0): 3.0})
+    found.compute_s[:, :, 0, :, slice(None) if on_all else 1] *= factor
+    assert measure_workers(found, what_if())["worker.pause_doubt"].value == doubt

@@ -29,6 +29,7 @@ from diagnose.judge.proof import (
 )
 from diagnose.judge.rest import _measure_longest
 from diagnose.model.cause import Cause, When
+from diagnose.model.course import Course
 from diagnose.model.optype import Op
 from diagnose.model.place import Link, Where, Worker
 from diagnose.model.stalls import StallKind
@@ -51,6 +52,7 @@ def job(*, steps: tuple[int, ...] = (7, 8), n_microbatches: int = 2, n_chunks: i
     op, step, dp, stage, seconds = (np.array(column) for column in zip(*rows, strict=True))
     return SimpleNamespace(
         breakdown=SimpleNamespace(**(given | breakdown)),
+        courses={},
         trace=SimpleNamespace(
             n_dp=2,
             n_stages=3,
@@ -167,6 +169,24 @@ def test_the_pace_of_a_slow_worker() -> None:
     assert both is not None
     assert both.values[0] == (1.2, 1.2)  # without peers, against the median of all that the stage does
     assert _pace(analysis, Where(), ()) is None
+
+
+@pytest.mark.parametrize(
+    ("when", "ratios"),
+    [
+        (When("onset", 9), (1.0, 1.0, 1.5, 1.5, 1.5)),
+        (When("transient", 9, 11), (1.0, 1.0, 1.5, 1.5, 1.5)),
+        (When("constant"), (0.6667, 0.6667, 1.0, 1.0, 1.0)),
+    ],
+)
+def test_the_pace_of_whole_stages(when: When, ratios: tuple[float, ...]) -> None:
+    """Without peers against what they take before they are slow, or after it: three of five steps are slow, or all are."""
+    analysis = job(steps=(7, 8, 9, 10, 11))
+    analysis.breakdown.compute_s[:, 1, :, 2:] *= 1.5
+    analysis.courses["worker"] = Course(when)
+    found = _pace(analysis, Where(workers=(worker(0, 1), worker(1, 1))), ("worker",))
+    assert found is not None
+    assert found.values[:2] == (ratios, ratios)
 
 
 def test_ranks_and_experts() -> None:

@@ -235,14 +235,14 @@ def test_rows_go_on_in_the_next_step_where_each_has_its_own_times() -> None:
 # ------------------------------------------------------------------------------------------ launch delays, rows, lanes
 
 
-def late_job(delays: dict[int, Any], *, filled: Any = None) -> Any:
-    """Give two stages with two forwards and a send each; launch delays by node over 4 steps of 10 s."""
+def late_job(delays: dict[int, Any], *, filled: Any = None, n_dp: int = 1) -> Any:
+    """Give two stages with two forwards and a send each; launch delays by node over 4 steps of 10 s, and dp ranks."""
     found = nodes(*((op, stage) for stage in (0, 1) for op in (Op.FORWARD, Op.FORWARD, Op.FORWARD_SEND)))
     found.seq[[1, 4]] = 1
     block: Any = SimpleNamespace(
-        nodes=found, end_s=np.full((6, 4, 1), 10.0), step_ends_s=np.full(4, 10.0), filled=filled
+        nodes=found, end_s=np.full((6, 4, n_dp), 10.0), step_ends_s=np.full(4, 10.0), filled=filled
     )
-    whole = np.array([np.reshape(delays.get(n, np.zeros(4)), (4, 1)) for n in range(6)])
+    whole = np.array([np.reshape(delays.get(n, np.zeros(4 * n_dp)), (4, n_dp)) for n in range(6)])
     moves = Events.of([Event((n,), across_dp=False, completes=(n,)) for n in range(6)])
     graph = Graph(Ragged.of([(), (0,), (1,), (), (3,), (4,)]), moves, {}, (), frozenset())
     return Observed(block, graph, whole, whole)
@@ -269,6 +269,14 @@ def test_delays_beyond_the_ordinary(node: int, delay: list[float], excess: list[
     assert found.get(node, np.zeros((4, 1)))[:, 0].tolist() == pytest.approx(excess)
     assert set(found) <= {node}
     assert delay_excess(late_job({node: np.array(delay)}, filled=np.ones((6, 4, 1), dtype=bool))) == {}
+
+
+@pytest.mark.parametrize("ranks_s", [(0.0, 0.1), (0.0, 0.1, 0.0), (0.02, 0.08)])
+def test_who_is_late_in_all_steps_is_so_by_all_that_others_are_not(ranks_s: tuple[float, ...]) -> None:
+    """Of two ranks the quicker says what is usual, of more the middle."""
+    late = np.tile(ranks_s, (4, 1))
+    found = delay_excess(late_job({2: late}, n_dp=len(ranks_s)))
+    assert found[2] == pytest.approx(np.where(late == max(ranks_s), late - ranks_s[0], 0.0))
 
 
 def test_a_loader_is_measured_by_other_computes() -> None:

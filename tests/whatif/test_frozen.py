@@ -11,6 +11,7 @@ from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence, Seconds
 from diagnose.whatif.frozen import find_frozen
 from diagnose.whatif.observed import Observed
+from diagnose.whatif.starts import Delays, attribute_held
 from tests.judge.cases import measured
 
 SPEC = JobSpec(pp=2, dp=2, microbatches=2, steps=4, seed=1)
@@ -78,3 +79,33 @@ def test_stalls_of_computes_without_rows(n_alone: int) -> None:
     assert set(found) == ({send, recv} if n_alone else set())
     for seconds in found.values():
         assert seconds[STEP, DP] == pytest.approx(0.3, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("stage", "late_s", "held"),
+    [
+        pytest.param(0, 0.3, True, id="as long as the collection"),
+        pytest.param(0, 3.0, False, id="far longer"),
+        pytest.param(1, 0.3, False, id="of another worker"),
+    ],
+)
+def test_launches_late_beside_a_collection(stage: int, late_s: float, *, held: bool) -> None:
+    """A forward stands still for 0.3 s; a message of its worker that is launched as it ends is late by it, however many are."""
+    o, send, recv, _ = slow_send()
+    stalls = measured(SPEC).breakdown.stalls
+    inside_s, inside = stalls.inside_s.copy(), stalls.inside.copy()
+    inside_s[0, stage, 1, STEP, DP], inside[0, stage, 1, STEP, DP] = 0.3, StallKind.COLLECTION
+    stalls = dataclasses.replace(stalls, inside_s=inside_s, inside=inside)
+    (forward,) = np.flatnonzero(
+        (o.block.nodes.op == Op.FORWARD) & (o.block.nodes.stage == stage) & (o.block.nodes.microbatch == 1)
+    )
+    begins_s, end_s = o.block.start_s.copy(), o.block.end_s.copy()
+    end_s[forward, STEP, DP] = begins_s[forward, STEP, DP] + 0.35
+    begins_s[send, STEP, DP] = end_s[forward, STEP, DP]
+    o = dataclasses.replace(o, block=dataclasses.replace(o.block, start_s=begins_s, end_s=end_s))
+    late = np.zeros(end_s[send].shape)
+    late[STEP, DP] = late_s
+    delays = Delays({send: late, recv: 0.0 * late, forward: late}, {}, {}, {})
+    attribute_held([o], [delays], stalls, SPEC.pp)
+    assert set(delays.kinds) == ({send} if held else set())
+    assert not held or np.argwhere(delays.kinds[send] == StallKind.COLLECTION).tolist() == [[STEP, DP]]

@@ -444,6 +444,24 @@ def test_the_only_group_is_slow_in_all_of_its_collectives(n_slow: int, *, repeat
     )  # with one a step nobody else is asked
 
 
+@pytest.mark.parametrize(("period", "jitter", "told"), [(3, 0, True), (4, 0, True), (4, 1, False)])
+def test_what_is_slow_everywhere_every_so_many_steps_is_no_noise(
+    monkeypatch: pytest.MonkeyPatch, period: int, jitter: int, *, told: bool
+) -> None:
+    """GIVEN links that are slow together in each third or fourth step, or now and then, THEN an interval tells, too."""
+    steps = np.arange(30)
+    every = steps[period - 1 :: period]
+    slow = every - jitter * np.random.default_rng(5).integers(3, size=len(every))
+    ways, exists = np.zeros((2, 4, 2, 30)), np.ones((2, 4, 2), dtype=bool)
+    ways[..., slow] = 1.0
+    lost = _Lost(ways, np.zeros((4, 30)), exists, np.zeros(4, dtype=bool), steps, 100.0, 100.0, 0.3, None)
+    monkeypatch.setattr(slow_places, "_add_up", lambda *_: lost)
+    monkeypatch.setattr(slow_places, "_find_waiting", lambda *_: np.zeros(exists.shape))
+    monkeypatch.setattr(slow_places, "_find_victims", lambda *_: np.zeros(exists.shape, dtype=bool))
+    found = find_slow_places([], [], [], 4)
+    assert (found.in_time, found.at_interval) == (told, told)
+
+
 def test_a_collective_of_all_workers_that_is_slow_from_a_step_on_is_nobodys_card() -> None:
     """Gradients are clipped over all workers: links that lose a hundredth of that are not the place of it."""
     job = generate(JobSpec(pp=4, dp=2, microbatches=8, steps=24, contiguous=True, seed=3), [])

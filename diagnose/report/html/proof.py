@@ -244,9 +244,8 @@ def _describe_values(cause: Cause, proof: Proof, table: Seconds) -> str:
 
 def _describe_course(cause: Cause, proof: Proof, first: Seconds) -> str:
     """Say how far the worst culprit is from its peers while the cause is there, and before or after."""
-    say, steps, when = UNITS[proof.unit].say, np.array(proof.columns), cause.when
-    there = steps >= (steps[0] if when.onset_step is None else when.onset_step)
-    there &= steps < (np.inf if when.recovery_step is None else when.recovery_step)
+    say, when = UNITS[proof.unit].say, cause.when
+    there = np.array([when.covers(step) for step in proof.columns])
     inside, outside = (first[part & np.isfinite(first)] for part in (there, ~there))
     if len(inside) and len(outside):
         return f" {proof.rows[0]}: {say(float(np.median(inside)))} {words.since(when)}, {say(float(np.median(outside)))} otherwise."

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from diagnose.faults.expert_imbalance import ExpertImbalance
-from diagnose.faults.generate import draw_job
+from diagnose.faults.generate import draw_job, generate
+from diagnose.faults.spec import JobSpec
+from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Seconds
 from diagnose.whatif.components.stage import find_usual_durations
@@ -20,7 +22,7 @@ from diagnose.whatif.components.worker import (
     told_by_optimizer,
 )
 from diagnose.whatif.medians import find_shared
-from tests.judge.cases import measured
+from tests.judge.cases import measure, measured
 
 N_MICROBATCHES, N_STEPS, N_DP = 8, 40, 4
 LEVEL = 0.06
@@ -335,3 +337,13 @@ def test_a_worker_is_slow_with_another(sure_in: tuple[int, int], other_in: tuple
 def test_what_stages_share_a_third_of_them_have_too(values: list[float], shared: float) -> None:
     """The median, unless a third of the stages has less than half of it."""
     assert find_shared(np.array(values), apart=0.015, axis=0) == pytest.approx(shared)
+
+
+@pytest.mark.parametrize(("n_beside", "spread", "named"), [(2, 0.0, True), (4, 0.0, False), (2, 0.4, False)])
+def test_a_stage_and_half_of_another_are_slow_workers(n_beside: int, spread: float, *, named: bool) -> None:
+    """From a late step on: who is not slow says that the steps are not. All are slow, or by no like factor: nobody."""
+    places = [(dp, 1) for dp in range(4)] + [(dp, 0) for dp in range(n_beside)]
+    fault = WorkerFault(places=tuple(places), slowdown=1.3, onset=20, spread=spread, slows_optimizer=False)
+    found = measure(generate(JobSpec(pp=2, dp=4, microbatches=4, steps=30, noise=0.02, seed=3), [fault]).trace)
+    slow = {(dp, stage) for dp, stage in np.argwhere(found.breakdown.slow_workers).tolist()}
+    assert slow == (set(places) if named else set())
