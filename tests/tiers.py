@@ -169,6 +169,7 @@ TIERS = {
     "tests/whatif/components/test_catalogue.py": PLAIN,
     "tests/whatif/components/test_expert.py": PLAIN,
     "tests/whatif/components/test_gc_pause.py::test_pauses_beside_loads": PLAIN,
+    "tests/whatif/components/test_worker.py::test_an_optimizer_that_is_long_is_found_beside_workers_that_are_a_little_slow": PLAIN,
     "tests/whatif/components/test_worker.py::test_a_stage_and_half_of_another_are_slow_workers": PLAIN,
     "tests/whatif/components/test_worker.py::test_experts_that_stay_hot": PLAIN,
     "tests/whatif/test_between.py": PLAIN,

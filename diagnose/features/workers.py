@@ -147,17 +147,16 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),
         }
-    computes = found["worker.ratio"].value
-    found |= _measure_optimizers(breakdown, alone=computes is None or computes < SLOW_DIRECTION_RATIO)
+    found |= _measure_optimizers(breakdown)
     missing = Feature.missing("no time was lost against the ideal")
     found["worker.m_w"] = missing if what_if.m_w is None else Feature(what_if.m_w)
     found["stage.m_s"] = missing if what_if.m_s is None else Feature(what_if.m_s)
     return found
 
 
-def _measure_optimizers(breakdown: Breakdown, *, alone: bool) -> Features:
-    """Measure the worker that is slow in its optimizers alone; `alone` says that no worker's computes are slow."""
-    ratio = breakdown.optimizer_ratio if alone else None
+def _measure_optimizers(breakdown: Breakdown) -> Features:
+    """Measure the worker that is slow in its optimizers alone."""
+    ratio = breakdown.optimizer_ratio
     slow = None if ratio is None else np.where(ratio > 1.0, ratio, np.nan)
     usual = 1.0 if slow is None else float(np.nanmax(nan_median(slow, axis=0)))
     doubt = OPTIMIZER_CHANCE if usual > 1.0 else 0.0

@@ -179,7 +179,7 @@ def _take_apart(
         step_ratio=step_ratio,
         worker_ratio=workers.ratio,
         slow_workers=workers.slow,
-        optimizer_ratio=None if workers.slow.any() else find_slow_optimizers(observed, order, n_stages),
+        optimizer_ratio=find_slow_optimizers(observed, order, workers.slow),
         microbatch_ratio=microbatches.ratio,
         microbatch_ordinary=microbatches.ordinary,
         microbatch_told=microbatches.told,

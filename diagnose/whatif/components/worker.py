@@ -151,13 +151,14 @@ class WorkerPart(Part):
         return found, longer_s
 
 
-def find_slow_optimizers(observed: Sequence[Observed], order: Ints, n_stages: int) -> Seconds | None:
+def find_slow_optimizers(observed: Sequence[Observed], order: Ints, slow_workers: Bools) -> Seconds | None:
     """Say how many times as long as those of its peers the optimizers of a worker take in all steps, or from one on.
 
-    Shape (n_steps, n_dp, n_stages), 1 where they are not long; `order` puts the steps in time. None where none are, or on more than
-    a few of the workers: then nobody says how long they usually take.
+    Shape (n_steps, n_dp, n_stages), 1 where they are not long; `order` puts the steps in time, `slow_workers`, whose optimizers are
+    known to be slow, has the shape (n_dp, n_stages). None where none are, or on more than a few of the workers: then nobody says
+    how long they usually take.
     """
-    n_dp = observed[0].block.start_s.shape[-1]
+    n_dp, n_stages = slow_workers.shape
     own_s = np.zeros((len(order), n_dp, n_stages))
     for at, o in iterate_blocks(observed):
         for node in np.flatnonzero(o.block.nodes.op == Op.OPTIMIZER).tolist():
@@ -172,7 +173,7 @@ def find_slow_optimizers(observed: Sequence[Observed], order: Ints, n_stages: in
     after = np.arange(len(order)) >= np.where(since < len(order), since, 0)[..., None]
     after = after[..., np.argsort(order)].transpose(2, 0, 1)  # (n_steps, n_dp, n_stages)
     least = nan_quantile(np.where(after, own_s, np.nan), QUICK_OPTIMIZERS, axis=0)  # now and then one takes longer
-    slow = least > LONG_OPTIMIZER * np.quantile(peers_s, 1.0 - QUICK_OPTIMIZERS, axis=0)
+    slow = (least > LONG_OPTIMIZER * np.quantile(peers_s, 1.0 - QUICK_OPTIMIZERS, axis=0)) & ~slow_workers
     if not slow.any() or slow.sum() > max(FEW_SHARE * slow.size, 1.0):
         return None
     return np.where(after & slow, np.maximum(ratio, 1.0), 1.0)

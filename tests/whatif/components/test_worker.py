@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from diagnose.faults.expert_imbalance import ExpertImbalance
@@ -347,3 +348,16 @@ def test_a_stage_and_half_of_another_are_slow_workers(n_beside: int, spread: flo
     found = measure(generate(JobSpec(pp=2, dp=4, microbatches=4, steps=30, noise=0.02, seed=3), [fault]).trace)
     slow = {(dp, stage) for dp, stage in np.argwhere(found.breakdown.slow_workers).tolist()}
     assert slow == (set(places) if named else set())
+
+
+def test_an_optimizer_that_is_long_is_found_beside_workers_that_are_a_little_slow() -> None:
+    """Who computes 3% slower elsewhere is no reason not to look at optimizers; one whose optimizer is 30 times as long is named."""
+    spec = JobSpec(pp=4, dp=4, microbatches=4, steps=16, seed=5)
+    table = generate(spec, [WorkerFault(places=((2, 1),), slowdown=1.03)]).trace.to_pandas()
+    long = (table.optype == "optimizer") & (table.dp_rank == 0) & (table.stage == 3)
+    table.loc[long, "duration"] *= 30.0
+    found = measure(pa.Table.from_pandas(table, preserve_index=False))
+    ratio = found.breakdown.optimizer_ratio
+    assert ratio is not None and np.argwhere(ratio.max(axis=0) > 1.0).tolist() == [[0, 3]]
+    assert found.breakdown.slow_workers[2, 1]
+    assert found.diagnosis.features["worker.optimizer_ratio"] == pytest.approx(30.0, rel=0.1)
