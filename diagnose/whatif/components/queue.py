@@ -129,7 +129,8 @@ def _find_gathers(nodes: Nodes) -> Bools:
 
 def _find_blocking(nodes: Nodes) -> Bools:
     """Mark what a program may wait for though no compute needs it: sends, and reductions where parameters are gathered anew."""
-    return of_types(nodes.op, SENDS) | ((nodes.op == Op.REDUCE_SCATTER) & are_gathered_anew(nodes))
+    reduced: Bools = np.asarray(nodes.op == Op.REDUCE_SCATTER)
+    return of_types(nodes.op, SENDS) | (reduced & are_gathered_anew(nodes))
 
 
 def _share_always(
