@@ -200,21 +200,26 @@ def add_rings(
     excesses: Sequence[Mapping[int, Seconds]],
     spreads: Sequence[Mapping[int, float]],
 ) -> SlowPlaces:
-    """Name the slow links of rings of groups that are slow, too; all but `rings` as for `find_slow_places`.
+    """Name the slow links and cards of rings of groups that are slow, too; all but `rings` as for `find_slow_places`.
 
-    A ring tells its link also where all steps are slow, so that nothing else says that the group is.
+    A ring tells its place also where all steps are slow, so that nothing else says that the group is.
     """
-    if not rings.links:
+    if not rings.stages:
         return found
-    slow = np.isin(np.arange(len(found.groups)), [stage for stage, _, _ in rings.links])
+    slow = np.isin(np.arange(len(found.groups)), rings.stages)
     if not found.groups[slow].all():
         lost = _add_up(observed, excesses, spreads, len(slow))
         if lost.groups[slow].sum() < REPEATS_FROM * _sum_steps(lost).sum():
             return found
         found = SlowPlaces.nowhere(len(slow), found.cards.shape[0])
         found = dataclasses.replace(found, groups=slow, mended_groups=slow.astype(float))
-    links = [link for link in rings.links if not found.cards[:, link[0]].any()]
-    return dataclasses.replace(found, rings=links, repeats=max(found.repeats or 0.0, rings.share))
+    has_card, cards = found.cards.any(axis=0), found.cards.copy()
+    links = [link for link in rings.links if not has_card[link[0]]]
+    for stage, dp in rings.cards:
+        cards[dp, stage] |= not has_card[stage]
+    return dataclasses.replace(
+        found, rings=links, in_ring=True, cards=cards, repeats=max(found.repeats or 0.0, rings.share)
+    )
 
 
 def restrict(o: Observed, excess: Mapping[int, Seconds], places: SlowPlaces) -> dict[int, Seconds]:
