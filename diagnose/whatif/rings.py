@@ -1,10 +1,10 @@
 """Find slow links, and cards, between the dp ranks of a stage by the ends of their collectives.
 
-Enters: observed blocks. Leaves: for each stage the slow link or card of its ring, and what its collectives take too long. Costs one pass
-over the collectives. In a ring, which goes up or down the ranks, all data goes over every link: what a slow one holds up is late
-first at the rank behind it, and at each further one a round later. So that rank ends late, and the one before the link has all it
-needs before. But where a rank ends when all is sent, the one before the link ends with the one behind it; and behind a slow card,
-which both its links go through, three ranks end together.
+Enters: observed blocks. Leaves: for each stage the slow link or card of its ring, and what its collectives take too long. Costs one
+pass over the collectives. In a ring, which goes up or down the ranks, all data goes over every link: what a slow one holds up is
+late first at the rank behind it, and at each further one a round later. So that rank ends late, and the one before the link has all
+it needs before. But where a rank ends when all is sent, the one before the link ends with the one behind it; and behind a slow
+card, which both its links go through, three ranks end together.
 """
 
 import dataclasses

@@ -213,7 +213,7 @@ def add_rings(
             return found
         found = SlowPlaces.nowhere(len(slow), found.cards.shape[0])
         found = dataclasses.replace(found, groups=slow, mended_groups=slow.astype(float))
-    has_card, cards = found.cards.any(axis=0), found.cards.copy()
+    has_card, cards = np.asarray(found.cards.any(axis=0)), found.cards.copy()
     links = [link for link in rings.links if not has_card[link[0]]]
     for stage, dp in rings.cards:
         cards[dp, stage] |= not has_card[stage]

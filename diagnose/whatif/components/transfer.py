@@ -225,7 +225,11 @@ def _list_collectives(
     """
     group_s: dict[int, float] = {}
     for i in range(max(len(at) for at in by_stage.values())):
-        equal = {int(at[i]): median(sampled[stage][i]) for stage, at in by_stage.items() if i < len(at)}
+        equal = {
+            int(at[i]): float(nan_median(sampled[stage][i], axis=(0, 1)))
+            for stage, at in by_stage.items()
+            if i < len(at)
+        }
         group_s |= dict.fromkeys(equal, float(lower_median(np.array([*equal.values()]))))
     return [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))], group_s
 
@@ -269,15 +273,24 @@ def _touch_most(o: Observed, by_stage: Mapping[int, Ints], slow_groups: Collecti
 
 def _sample_groups(o: Observed, by_stage: Mapping[int, Ints]) -> dict[int, Seconds]:
     """Take the times of collectives of some steps: shape (n_nodes, n_steps, 1) for each stage."""
-    return {stage: _through(o, at)[:, :: stride_of(o.block.start_s[0]), None] for stage, at in by_stage.items()}
+    found = dict[int, Seconds]()
+    for stage, at in by_stage.items():
+        through = _through(o, at)
+        sampled = through[:, :: stride_of(o.block.start_s[0])]
+        none = np.isnan(sampled).all(axis=1, keepdims=True)
+        found[stage] = np.where(none, nan_median(through, axis=1, keepdims=True), sampled)[..., None]
+    return found
 
 
 def _through(o: Observed, at: Ints) -> Seconds:
     """Say how long collectives took at least: for who waits for the last to begin where that one may find there all it needs.
 
-    Shape (n_nodes, n_steps).
+    Shape (n_nodes, n_steps); NaN where all rows were lost, but not in all steps: what stands for them says nothing.
     """
     start_s, own = o.block.start_s[at], take(o.own, at)
+    if o.block.filled is not None:
+        gone = o.block.filled[at]
+        own = np.where(gone & ~gone.all(axis=(1, 2), keepdims=True), np.nan, own)
     is_last = start_s == start_s.max(axis=2, keepdims=True)
     is_last &= ~is_last.all(axis=2, keepdims=True)
     of_all, of_others = np.fmin.reduce(own, axis=2), np.fmin.reduce(np.where(is_last, np.nan, own), axis=2)
