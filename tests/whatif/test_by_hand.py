@@ -756,6 +756,20 @@ def test_a_transfer_is_long_against_the_step() -> None:
         assert list(transfer_excess(o, [o])[0]) == found
 
 
+def test_a_transfer_beside_a_collective_of_its_worker_has_half_of_the_card() -> None:
+    """One that takes up to twice as long there is as quick as others; not so where it takes longer, or moves before or after."""
+    kinds = nodes((Op.BACKWARD_SEND, 1), (Op.BACKWARD_RECV, 0), (Op.REDUCE_SCATTER, 1), (Op.REDUCE_SCATTER, 0))
+    events = [Event((0, 1), across_dp=False, completes=(0, 1))]
+    events += [Event((node,), across_dp=True, completes=(node,)) for node in (2, 3)]
+    for seconds, group_end_s, found in ((0.19, 1.05, []), (0.25, 1.05, [0, 1]), (0.19, 0.8, [0, 1])):
+        own = np.array([0.1, 0.1, 0.3, 0.3])[:, None, None] * np.ones((1, 12, 2))
+        own[:2, 5, 1] = seconds
+        end_s = np.array([1.0, 1.0, group_end_s, 2.0])[:, None, None] * np.ones((1, 12, 2))
+        block = Block(np.arange(12), kinds, end_s - own, end_s)
+        o = Observed(block, Graph(Ragged.of([()] * 4), Events.of(events), {}, (), frozenset()), own, own)
+        assert list(transfer_excess(o, [o])[0]) == found
+
+
 def test_what_stands_for_lost_rows_of_a_collective_is_no_ordinary_one() -> None:
     """Those that took no time are not there: all others are as they always were."""
     kinds = nodes((Op.ALL_GATHER, 0), (Op.ALL_GATHER, 1), (Op.OPTIMIZER, 1))

@@ -43,6 +43,8 @@ FINDS_ALL_SHARE, FINDS_ALL_OFTEN = 0.5, 0.05
 #: A single transfer is slow beyond this many times the upper end, and beyond this many times what that is above the usual.
 SLOW_STEP_RATIO = 1.2
 FAR_TOPS = 5.0
+#: A transfer beside a collective of its own worker has this part of the card: what is late only by that is not slow.
+CARD_SHARE = 0.5
 #: Of transfers that are so many times as long in one half of the lanes as in a tenth of them the shorter are the ordinary ones.
 TWO_LEVELS_RATIO = 2.0
 LOW_QUANTILE = 0.1
@@ -201,7 +203,7 @@ def transfer_excess(
                 slow_links[stage] = max(slow_links.get(stage, 0.0), float(median(level[slow])) / usual)
             spread = max(top - usual, LEAST_SPREAD_SHARE * step_s)
             for node, seconds in zip(at.tolist(), own, strict=True):
-                excess = np.where(seconds > longest, seconds - usual, 0.0)
+                excess = np.where(_are_late(o, node, seconds, longest), seconds - usual, 0.0)
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
                 if through is not None:
                     excess = _exceed_together(excess, seconds, through, ordinary)
@@ -213,6 +215,20 @@ def transfer_excess(
         found[node] = np.maximum(found.get(node, 0.0), _recorded(o, node, seconds))
         spread_s.setdefault(node, LEAST_SPREAD_SHARE * step_s)
     return found, spread_s
+
+
+def _are_late(o: Observed, node: int, seconds: Seconds, longest_s: float) -> Bools:
+    """Mark where transfers take longer, (n_steps, n_dp); messages by more than their share of a card beside collectives."""
+    nodes, end_s, late = o.block.nodes, o.block.end_s[node], np.asarray(seconds > longest_s)
+    if nodes.op[node] not in P2P or not late.any():
+        return late
+    beside_s, groups = np.zeros(seconds.shape), o.find_groups()
+    for stage in np.unique(nodes.stage[o.graph.members_of(node)]).tolist():
+        at = groups[nodes.stage[groups] == stage]
+        group_end_s, took_s = o.block.end_s[at], take(o.own, at)
+        both_s = np.minimum(end_s, group_end_s) - np.maximum(end_s - seconds, group_end_s - took_s)
+        beside_s = np.maximum(beside_s, np.maximum(both_s, 0.0).sum(axis=0))
+    return late & (seconds - CARD_SHARE * np.minimum(beside_s, seconds) > longest_s)
 
 
 def _list_collectives(
