@@ -1,7 +1,7 @@
 """Find transfers that stood still with a process of one of their ends: what stops a process stops what it sends, too.
 
-Enters: an observed block, collections by rows and by the stalls of computes, and what transfers take beyond ordinary ones. Leaves:
-the part of that for which a process stood still. Costs collections x transfers of a stage, in array operations.
+Enters: an observed block, pauses by rows of collections and by the stalls of computes, and what transfers take beyond ordinary
+ones. Leaves: the part of that for which a process stood still. Costs pauses x transfers of a stage, in array operations.
 """
 
 from collections.abc import Mapping
@@ -14,40 +14,45 @@ from diagnose.model.trace import Evidence, Ints, Seconds
 from diagnose.whatif.computes import find_computes, places_of
 from diagnose.whatif.observed import Observed
 
-#: Collections that are set against the transfers of their stage at a time.
+#: What pauses are attributed to that may stop a process, and not only a compute: what it sends and receives meanwhile says it.
+STOPPING = (StallKind.COLLECTION, StallKind.ALLOCATION, StallKind.INPUT, StallKind.NOBODY)
+#: Pauses that are set against the transfers of their stage at a time.
 MAX_AT_ONCE = 4096
-#: Computes may wait for stuck transfers, too, and stand still then alone: of collections that no row tells of at most this part of
+#: Computes may wait for stuck transfers, too, and stand still then alone: of pauses that no row tells of at most this part of
 #: the seconds is beside late transfers (real ones: 0.3 to 0.7), and each is so where it is by half.
 MOST_BESIDE, BESIDE_SHARE = 0.8, 0.5
 
-#: Collections: stage, step (its place in the block), dp rank, and between which seconds of the step they stopped it for how long.
-_Collections = tuple[Ints, Ints, Ints, Seconds, Seconds, Seconds]
+#: Pauses: stage, step (its place in the block), dp rank, and between which seconds of the step they stopped it for how long.
+_Pauses = tuple[Ints, Ints, Ints, Seconds, Seconds, Seconds]
 
 
 def find_frozen(
     o: Observed, steps: slice, evidence: Evidence, stalls: Stalls, excess_s: Mapping[int, Seconds], n_stages: int
-) -> dict[int, Seconds]:
-    """Say for how long of what they take beyond ordinary ones transfers stood still as a process of one of their ends collected.
+) -> dict[StallKind, dict[int, Seconds]]:
+    """Say for how long of what they take beyond ordinary ones transfers stood still as a process of one of their ends did.
 
-    A collection stops all threads of Python, also those that send and receive. `excess_s` is as `transfer_excess` has it; seconds
-    by node, shape (n_steps, n_dp).
+    A collection, or whoever stops a process, stops all its threads, also those that send and receive. `excess_s` is as
+    `transfer_excess` has it; by what the process stood still for, seconds by node, shape (n_steps, n_dp).
     """
-    found, _ = _set_against(o, _read_rows(o, evidence), excess_s)
-    of_stalls = _read_stalls(o, steps, stalls, n_stages)
-    by_stalls, beside_s = _set_against(o, of_stalls, excess_s)
-    if beside_s <= MOST_BESIDE * float(of_stalls[-1].sum()):
-        for node, seconds in by_stalls.items():
-            found[node] = np.maximum(found[node], seconds) if node in found else seconds
-    return {node: np.minimum(found[node], excess_s[node]) for node in found if node in excess_s}
+    found: dict[StallKind, dict[int, Seconds]] = {}
+    left_s = dict(excess_s)
+    for kind in STOPPING:
+        of_kind, _ = _set_against(o, _read_rows(o, evidence), left_s) if kind == StallKind.COLLECTION else ({}, 0.0)
+        of_stalls = _read_stalls(o, steps, stalls, n_stages, kind)
+        by_stalls, beside_s = _set_against(o, of_stalls, left_s)
+        if beside_s <= MOST_BESIDE * float(of_stalls[-1].sum()):
+            for node, seconds in by_stalls.items():
+                of_kind[node] = np.maximum(of_kind[node], seconds) if node in of_kind else seconds
+        found[kind] = {node: np.minimum(seconds, left_s[node]) for node, seconds in of_kind.items() if node in left_s}
+        left_s |= {node: left_s[node] - seconds for node, seconds in found[kind].items()}
+    return found
 
 
-def _set_against(
-    o: Observed, collections: _Collections, excess_s: Mapping[int, Seconds]
-) -> tuple[dict[int, Seconds], float]:
-    """Say for how long late transfers stood still in collections, and how many seconds of these have such a one beside them."""
+def _set_against(o: Observed, pauses: _Pauses, excess_s: Mapping[int, Seconds]) -> tuple[dict[int, Seconds], float]:
+    """Say for how long late transfers stood still in pauses, and how many seconds of these have such a one beside them."""
     found: dict[int, Seconds] = {}
     beside_s, slow = 0.0, np.array([*excess_s], dtype=np.int64)
-    stages, steps, ranks, *seconds = collections
+    stages, steps, ranks, *seconds = pauses
     for stage in np.unique(stages).tolist() if len(slow) else ():
         own, here = slow[o.block.nodes.stage[slow] == stage][:, None], np.flatnonzero(stages == stage)
         for first in range(0, len(here), MAX_AT_ONCE):
@@ -72,7 +77,7 @@ def _add(found: dict[int, Seconds], o: Observed, node: int, step: Ints, dp: Ints
         found[end] = np.maximum(found[end], frozen) if end in found else frozen
 
 
-def _read_rows(o: Observed, evidence: Evidence) -> _Collections:
+def _read_rows(o: Observed, evidence: Evidence) -> _Pauses:
     """List the collections that rows tell of."""
     rows = np.flatnonzero((evidence.op == Op.GC) & np.isin(evidence.step, o.block.steps))
     begins_s, ends_s = evidence.start_s[rows], evidence.end_s[rows]
@@ -80,12 +85,12 @@ def _read_rows(o: Observed, evidence: Evidence) -> _Collections:
     return evidence.stage[rows], step, evidence.dp[rows], begins_s, ends_s, ends_s - begins_s
 
 
-def _read_stalls(o: Observed, steps: slice, stalls: Stalls, n_stages: int) -> _Collections:
-    """List the collections that stalls of computes tell of, and no row."""
+def _read_stalls(o: Observed, steps: slice, stalls: Stalls, n_stages: int, kind: StallKind) -> _Pauses:
+    """List the pauses of a kind that stalls of computes tell of, and no row."""
     nodes, computes = o.block.nodes, find_computes(o.block.nodes)
     place = places_of(nodes, computes, n_stages)
     inside_s, before_s = (
-        np.where((kinds[place] == StallKind.COLLECTION) & ~told[place], seconds[place], 0.0)[:, steps]
+        np.where((kinds[place] == int(kind)) & ~told[place], seconds[place], 0.0)[:, steps]
         for seconds, kinds, told in (
             (stalls.inside_s, stalls.inside, stalls.recorded_inside),
             (stalls.before_s, stalls.before, stalls.recorded_before),
