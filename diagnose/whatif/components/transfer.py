@@ -170,7 +170,7 @@ def transfer_excess(
         places = list(by_stage.items())
         group_s: dict[int, float] = {}
         if op in DP_COLLECTIVES:
-            places, group_s = _list_collectives(by_stage, sampled)
+            places, group_s = _list_collectives(by_stage, sampled, slow_links)
         equals = _measure_ordinary(
             list(sampled.values()), most_slow=op in P2P and _touch_most(o, by_stage, slow_groups)
         )
@@ -232,21 +232,21 @@ def _are_late(o: Observed, node: int, seconds: Seconds, longest_s: float) -> Boo
 
 
 def _list_collectives(
-    by_stage: Mapping[int, Ints], sampled: Mapping[int, Seconds]
+    by_stage: Mapping[int, Ints], sampled: Mapping[int, Seconds], slow_links: Collection[int]
 ) -> tuple[list[tuple[int, Ints]], dict[int, float]]:
     """List collectives of one type as places of their own, each with its stage; and say what those of its equals take, by node.
 
     All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their own sizes:
-    the same one of other stages is its equal.
+    the same one of other stages is its equal. Where most take far longer than the quickest one, that is the equal of those whose
+    stage has a slow link: through slow cards most groups may be slow.
     """
     group_s: dict[int, float] = {}
     for i in range(max(len(at) for at in by_stage.values())):
-        equal = {
-            int(at[i]): float(nan_median(sampled[stage][i], axis=(0, 1)))
-            for stage, at in by_stage.items()
-            if i < len(at)
-        }
-        group_s |= dict.fromkeys(equal, float(lower_median(np.array([*equal.values()]))))
+        there = {stage: int(at[i]) for stage, at in by_stage.items() if i < len(at)}
+        seconds = np.array([float(nan_median(sampled[stage][i], axis=(0, 1))) for stage in there])
+        usual, quickest = float(lower_median(seconds)), float(seconds.min())
+        by_cards = quickest if usual > GROUPS_DIFFER_RATIO * quickest else usual
+        group_s |= {node: by_cards if stage in slow_links else usual for stage, node in there.items()}
     return [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))], group_s
 
 
