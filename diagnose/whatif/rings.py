@@ -88,20 +88,21 @@ def find_rings(observed: Sequence[Observed], n_stages: int) -> Rings:
     told = (total_s > LEAST_SHARE * step_s) & (n_alike >= MIN_COLLECTIVES) & (n_dp >= MIN_RANKS)
     told &= share.max(axis=2).min(axis=0) <= OTHER_WAY_SHARE
     behind = told[:, None] & (share >= np.maximum(BEHIND_SHARE, by_luck)[:, None])
-    links, cards = list[tuple[int, int, int]](), list[tuple[int, int]]()
+    links, cards, n_together = list[tuple[int, int, int]](), list[tuple[int, int]](), dict[int, int]()
     for way, stage, rank in np.argwhere(behind).tolist():
-        around = (rank + WAYS[way] * np.arange(-1, n_dp - 1)) % n_dp  # from the rank before the jump on
-        before, first, second, *_ = around.tolist()
+        around = (rank + WAYS[way] * np.arange(n_dp)) % n_dp  # from the jump on
+        first, second, *_, before = around.tolist()
         # So do ranks end to which the first one hands out, one after the other.
         if 0 in (before, first) and _end_always_so(observed, stage, before, first):
             continue
-        beside = ends_s[stage, first] - ends_s[stage, around[1:]] <= SAME_ROUND_SHARE * total_s[stage] / (n_dp - 1)
-        together = int(beside.argmin())
+        beside = ends_s[stage, first] - ends_s[stage, around] <= SAME_ROUND_SHARE * total_s[stage] / (n_dp - 1)
+        n_together[stage] = together = int(beside.argmin())
         links += [(stage, before, first)] * (together == 1) + [(stage, first, second)] * (together == 2)
         cards += [(stage, second)] * (together == 3)
     found = Rings(links, cards, 0.0, [])
     beyond = max((float(share[behind].max()) - chance) / (1.0 - chance), 0.0) if found.stages else 0.0
-    return Rings(links, cards, beyond, [_find_excess(o, found.stages) for o in observed])
+    of_places = {stage: n_together[stage] for stage in found.stages}
+    return Rings(links, cards, beyond, [_find_excess(o, of_places) for o in observed])
 
 
 def _end_always_so(observed: Sequence[Observed], stage: int, before: int, behind: int) -> bool:
@@ -118,20 +119,24 @@ def _end_always_so(observed: Sequence[Observed], stage: int, before: int, behind
     return 2 * n_such >= n_quick
 
 
-def _find_excess(o: Observed, stages: Sequence[int]) -> dict[int, Seconds]:
-    """Say what collectives of stages with a slow link take too long.
+def _find_excess(o: Observed, n_together: Mapping[int, int]) -> dict[int, Seconds]:
+    """Say what collectives of stages with a slow link or card take too long; `n_together` ranks of a stage end together.
 
-    A gather, or a reduction to parts, goes once around: members end apart by all that the link holds up. An all-reduce goes twice.
+    A gather, or a reduction to parts, goes once around, in a round less than there are ranks, and the place holds up each of them;
+    members end apart by what it does so in as many rounds as there are ranks beside those that end together. An all-reduce goes
+    twice.
     """
-    nodes, found = o.block.nodes, dict[int, Seconds]()
+    nodes, found, n_dp = o.block.nodes, dict[int, Seconds](), o.block.n_dp
     gathers = nodes.stage[nodes.op == Op.ALL_GATHER]
     for node in o.find_groups().tolist():
-        if nodes.stage[node] not in stages:
+        stage = int(nodes.stage[node])
+        if stage not in n_together:
             continue
         own_s = np.maximum(o.own[node], 0.0)
-        is_once = nodes.op[node] != Op.SEPARATE and nodes.stage[node] in gathers
+        times = 1.0 if nodes.op[node] != Op.SEPARATE and stage in gathers else 2.0
+        times *= (n_dp - 1.0) / (n_dp - n_together[stage])
         last_s, apart_s = own_s.max(axis=1), np.ptp(own_s, axis=1)
-        ordinary_s = np.maximum(last_s - (1.0 if is_once else 2.0) * apart_s, 0.0)
+        ordinary_s = np.maximum(last_s - times * apart_s, 0.0)
         ordinary_s = np.maximum(ordinary_s, ordinary_s[apart_s.argmin()])  # what got stuck once was held up once
         found[node] = np.maximum(own_s - ordinary_s[:, None], 0.0)
     return found
