@@ -10,7 +10,7 @@ import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op
 from diagnose.model.stalls import StallKind, Stalls
-from diagnose.model.trace import Evidence, Ints, Seconds
+from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.whatif.computes import find_computes, places_of
 from diagnose.whatif.observed import Observed
 
@@ -55,6 +55,7 @@ def _set_against(o: Observed, pauses: _Pauses, excess_s: Mapping[int, Seconds]) 
     stages, steps, ranks, *seconds = pauses
     for stage in np.unique(stages).tolist() if len(slow) else ():
         own, here = slow[o.block.nodes.stage[slow] == stage][:, None], np.flatnonzero(stages == stage)
+        here = here[_find_late(o, own[:, 0], excess_s)[steps[here], ranks[here]]]
         for first in range(0, len(here), MAX_AT_ONCE):
             at = here[first : first + MAX_AT_ONCE]
             step, dp, (begins_s, ends_s, paused_s) = steps[at], ranks[at], (each[at] for each in seconds)
@@ -65,6 +66,15 @@ def _set_against(o: Observed, pauses: _Pauses, excess_s: Mapping[int, Seconds]) 
             for n in np.flatnonzero(both_s.any(axis=1)).tolist():
                 _add(found, o, int(own[n, 0]), step, dp, both_s[n])
     return found, beside_s
+
+
+def _find_late(o: Observed, nodes: Ints, excess_s: Mapping[int, Seconds]) -> Bools:
+    """Mark the steps and dp ranks, (n_steps, n_dp), in which any of some transfers is late at any end; collectives on all ranks."""
+    late = np.zeros(o.block.start_s[0].shape, dtype=bool)
+    for node in nodes.tolist():
+        at = np.any([excess_s[end] > 0 for end in o.graph.members_of(node).tolist() if end in excess_s], axis=0)
+        late |= at.any(axis=1, keepdims=True) if o.block.nodes.op[node] in DP_COLLECTIVES else at
+    return late
 
 
 def _add(found: dict[int, Seconds], o: Observed, node: int, step: Ints, dp: Ints, frozen_s: Seconds) -> None:
