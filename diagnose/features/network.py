@@ -36,7 +36,7 @@ READS_AS = {
     "beyond an ordinary one, over how far the upper end of ordinary ones is; 5 noise, 100 a transfer that got stuck; misleads "
     "where a paused process holds up a transfer",
     "network.in_ring": "1 where one rank of a group ends its collectives later than the one before it, and the others after it "
-    "in turn, as behind a slow link of their ring, else 0; misleads where ranks are in another order on it",
+    "in turn, as behind a slow link or card of their ring, else 0; misleads where ranks are in another order on it",
     "network.two_links": "how probable it is that two slow links of a worker are so by themselves, not by its card, where both "
     "are slow alike, at the same times, and no collective through the card says it; 0 where one does, or no card is named",
     "network.chance_doubt": "how probable it is that slow places, or times, are those of busy hosts by chance: they hold little "
@@ -97,7 +97,7 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
 
     They are missing where nothing is there to compare with. `on_one_cpu` says that all workers compute on the CPUs of one host.
     """
-    found: Features = {"network.in_ring": Feature(float(transfers.slow is not None and len(transfers.slow.rings) > 0))}
+    found: Features = {"network.in_ring": Feature(float(transfers.slow is not None and transfers.slow.in_ring))}
     links = transfers.link_s[np.isfinite(transfers.link_s)]
     if len(links) < 2:
         found["network.link_ratio"] = Feature.missing("fewer than two links between stages")

@@ -198,8 +198,8 @@ class Breakdown:
     #: For each block what each transfer that stands out took beyond ordinary ones, seconds by node, shape (n_steps, n_dp), and how
     #: far ordinary ones spread there.
     transfers: tuple[tuple[dict[int, Seconds], dict[int, float]], ...] = ()
-    #: Seconds that transfers stood still with a process that collected, by node, one dict a block.
-    frozen_s: tuple[dict[int, Seconds], ...] = ()
+    #: Seconds that transfers stood still with a process, by what that stood still for: by node, one dict a block.
+    frozen_s: Mapping[StallKind, tuple[dict[int, Seconds], ...]] = dataclasses.field(default_factory=dict)
     #: Shape as `compute_s`: seconds in which a compute waited for collectives within it beyond what ordinary ones take; None where
     #: none does.
     transfer_wait_s: Seconds | None = None

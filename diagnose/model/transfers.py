@@ -40,6 +40,8 @@ class SlowPlaces:
     are_told: bool = True
     #: Slow links of the rings of slow groups: the stage, the dp rank before it and the one behind it.
     rings: Sequence[tuple[int, int, int]] = ()
+    #: Such a link, or a card, is told by where ranks of a ring end.
+    in_ring: bool = False
 
     @classmethod
     def nowhere(cls, n_stages: int, n_dp: int) -> "SlowPlaces":

@@ -142,7 +142,7 @@ def find_slow_places(
             without = _repeat_places(freed, _sum_steps(freed))
             if (without or 0.0) >= REPEATS_FROM:
                 by_place, victims, (ways, groups) = without, held_up, _stand_out(freed, slice(None))
-    if (by_place or 0.0) < REPEATS_FROM and (links := _repeat_links(lost, by_step)) is not None:
+    if (by_place or 0.0) < REPEATS_FROM and (links := _repeat_rank(lost) or _repeat_links(lost, by_step)) is not None:
         (by_place, ways, groups), victims = links, np.zeros_like(ways)
     turns = _list_turns(lost, by_step) if (by_place or 0.0) < REPEATS_FROM else []
     in_turns = min((_repeat_places(turn, _sum_steps(turn)) or 0.0 for turn in turns), default=0.0)
@@ -207,21 +207,26 @@ def add_rings(
     excesses: Sequence[Mapping[int, Seconds]],
     spreads: Sequence[Mapping[int, float]],
 ) -> SlowPlaces:
-    """Name the slow links of rings of groups that are slow, too; all but `rings` as for `find_slow_places`.
+    """Name the slow links and cards of rings of groups that are slow, too; all but `rings` as for `find_slow_places`.
 
-    A ring tells its link also where all steps are slow, so that nothing else says that the group is.
+    A ring tells its place also where all steps are slow, so that nothing else says that the group is.
     """
-    if not rings.links:
+    if not rings.stages:
         return found
-    slow = np.isin(np.arange(len(found.groups)), [stage for stage, _, _ in rings.links])
+    slow = np.isin(np.arange(len(found.groups)), rings.stages)
     if not found.groups[slow].all():
         lost = _add_up(observed, excesses, spreads, len(slow))
         if lost.groups[slow].sum() < REPEATS_FROM * _sum_steps(lost).sum():
             return found
         found = SlowPlaces.nowhere(len(slow), found.cards.shape[0])
         found = dataclasses.replace(found, groups=slow, mended_groups=slow.astype(float))
-    links = [link for link in rings.links if not found.cards[:, link[0]].any()]
-    return dataclasses.replace(found, rings=links, repeats=max(found.repeats or 0.0, rings.share))
+    has_card, cards = np.asarray(found.cards.any(axis=0)), found.cards.copy()
+    links = [link for link in rings.links if not has_card[link[0]]]
+    for stage, dp in rings.cards:
+        cards[dp, stage] |= not has_card[stage]
+    return dataclasses.replace(
+        found, rings=links, in_ring=True, cards=cards, repeats=max(found.repeats or 0.0, rings.share)
+    )
 
 
 def restrict(o: Observed, excess: Mapping[int, Seconds], places: SlowPlaces) -> dict[int, Seconds]:
@@ -454,6 +459,25 @@ def _repeat_links(lost: _Lost, by_step: Seconds) -> tuple[float, Bools, Bools] |
     repeats = _repeat_places(either, by_step) or 0.0
     links, groups = _stand_out(either, slice(None))
     return (repeats, links.any(axis=0) & lost.exists, groups) if repeats >= REPEATS_FROM else None
+
+
+def _repeat_rank(lost: _Lost) -> tuple[float, Bools, Bools] | None:
+    """Say as `_repeat_places` does how far slow links of one dp rank repeat by themselves, and mark them and the groups they touch.
+
+    Through the cards of such a rank all groups are slow at the same times, so that none stands out. None where groups are slow at
+    other times, too, or elsewhere.
+    """
+    alone = dataclasses.replace(lost, groups=np.zeros_like(lost.groups), n_cells=_count_alike(lost.ways))
+    by_step = _sum_steps(alone)
+    if not by_step.any() or (repeats := _repeat_places(alone, by_step) or 0.0) < REPEATS_FROM:
+        return None
+    ways, _ = _stand_out(alone, slice(None))
+    links = np.asarray(ways.any(axis=(0, 2)))
+    touched = (links | np.roll(links, 1)) & lost.has_group
+    theirs_s = lost.groups[touched][:, _find_slow_steps(by_step)].sum()
+    if np.count_nonzero(ways.any(axis=(0, 1))) != 1 or not theirs_s or theirs_s < SAME_SHARE * lost.groups.sum():
+        return None
+    return repeats, ways, touched
 
 
 def _list_turns(lost: _Lost, by_step: Seconds) -> list[_Lost]:

@@ -42,7 +42,7 @@ from diagnose.whatif.components.worker import (
 from diagnose.whatif.computes import gather_computes, gather_seconds, iterate_blocks
 from diagnose.whatif.delays import delay_excess
 from diagnose.whatif.evidence import without_recorded_pauses
-from diagnose.whatif.frozen import find_frozen
+from diagnose.whatif.frozen import STOPPING, find_frozen
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.rings import find_rings
@@ -186,7 +186,7 @@ def _take_apart(
         is_told_by_ranks=apart.is_told_by_ranks and np.ndim(microbatches.told) > 0,
         queue_wait_s=queue.inside_s,
         transfers=tuple(_without(*pair) for pair in zip(transfers, frozen_s, strict=True)),
-        frozen_s=frozen_s,
+        frozen_s={kind: tuple(of_block[kind] for of_block in frozen_s) for kind in STOPPING},
         transfer_wait_s=transfer_wait_s,
         stalls=stalls,
         noise_ratio=noise,
@@ -218,11 +218,13 @@ def _join(at_own_places: Bools | None, busy: Bools | None) -> Bools | None:
 
 
 def _without(
-    measured: tuple[dict[int, Seconds], dict[int, float]], frozen_s: Mapping[int, Seconds]
+    measured: tuple[dict[int, Seconds], dict[int, float]], frozen_s: Mapping[StallKind, Mapping[int, Seconds]]
 ) -> tuple[dict[int, Seconds], dict[int, float]]:
     """Leave out what transfers stood still with their processes."""
     excess, spread = measured
-    left = {node: seconds - frozen_s[node] if node in frozen_s else seconds for node, seconds in excess.items()}
+    left = dict(excess)
+    for of_kind in frozen_s.values():
+        left |= {node: left[node] - seconds for node, seconds in of_kind.items()}
     return {node: seconds for node, seconds in left.items() if seconds.any()}, spread
 
 

@@ -764,6 +764,34 @@ def test_a_transfer_is_long_against_the_step() -> None:
         assert list(transfer_excess(o, [o])[0]) == found
 
 
+def test_a_transfer_beside_a_collective_of_its_worker_has_half_of_the_card() -> None:
+    """One that takes up to twice as long there is as quick as others; not so where it takes longer, or moves before or after."""
+    kinds = nodes((Op.BACKWARD_SEND, 1), (Op.BACKWARD_RECV, 0), (Op.REDUCE_SCATTER, 1), (Op.REDUCE_SCATTER, 0))
+    events = [Event((0, 1), across_dp=False, completes=(0, 1))]
+    events += [Event((node,), across_dp=True, completes=(node,)) for node in (2, 3)]
+    for seconds, group_end_s, found in ((0.19, 1.05, []), (0.25, 1.05, [0, 1]), (0.19, 0.8, [0, 1])):
+        own = np.array([0.1, 0.1, 0.3, 0.3])[:, None, None] * np.ones((1, 12, 2))
+        own[:2, 5, 1] = seconds
+        end_s = np.array([1.0, 1.0, group_end_s, 2.0])[:, None, None] * np.ones((1, 12, 2))
+        block = Block(np.arange(12), kinds, end_s - own, end_s)
+        o = Observed(block, Graph(Ragged.of([()] * 4), Events.of(events), {}, (), frozenset()), own, own)
+        assert list(transfer_excess(o, [o])[0]) == found
+
+
+def test_what_stands_for_lost_rows_of_a_collective_is_no_ordinary_one() -> None:
+    """Those that took no time are not there: all others are as they always were."""
+    kinds = nodes((Op.ALL_GATHER, 0), (Op.ALL_GATHER, 1), (Op.OPTIMIZER, 1))
+    moves = Events.of([Event((0,), across_dp=True, completes=(0,)), Event((1,), across_dp=True, completes=(1,))])
+    own = np.full((3, 12, 4), 0.1) + np.random.default_rng(1).normal(0.0, 1e-3, (1, 12, 1))
+    own[0, 3] = 0.0
+    end_s = np.array([0.1, 0.1, 1.0])[:, None, None] * np.ones((1, 12, 4))
+    filled = np.zeros(end_s.shape, dtype=bool)
+    filled[0, 3] = True
+    block = Block(np.arange(12), kinds, end_s, end_s, filled=filled)
+    o = Observed(block, Graph(Ragged.of([()] * 3), moves, {}, (), frozenset()), own, own)
+    assert not transfer_excess(o, [o])[0]
+
+
 def test_what_a_worker_begins_a_step_with() -> None:
     """What waits for nothing, and the earliest forward or recv, which here waits for parameters; a stage without any has none."""
     kinds = [(Op.ALL_GATHER, 0), (Op.FORWARD, 0), (Op.FORWARD, 0), (Op.OPTIMIZER, 0)]
@@ -859,7 +887,7 @@ def test_seconds_of_slow_transfers() -> None:
     group = np.array([[4.0, 1.0], [0.0, 0.0]])
 
     def add_up(excess: dict[int, Seconds]) -> tuple[Seconds, Seconds, float | None, float | None]:
-        return _add_up_excess([o], [_own_of_pairs(o)], [excess], 2, 2)
+        return _add_up_excess([o], [_own_of_pairs(o)], [excess], 2, 2, everywhere=False)
 
     link_s, group_s, ratio, typical = add_up({0: one, 1: two, 2: group})
     assert link_s.tolist() == [[1.75, 0.5], [0.0, 0.0]]

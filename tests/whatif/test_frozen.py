@@ -1,4 +1,4 @@
-"""Transfers that stood still with a process of one of their ends, by rows of collections and by stalls of computes."""
+"""Transfers that stood still with a process of one of their ends, by rows of collections and by pauses in computes."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from diagnose.faults.spec import JobSpec
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence, Seconds
-from diagnose.whatif.frozen import find_frozen
+from diagnose.whatif.frozen import STOPPING, find_frozen
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.starts import Delays, attribute_held
 from tests.judge.cases import measured
@@ -51,7 +51,7 @@ def test_rows_of_collections(stage: int, seconds: float, op: Op, expected: float
     o, send, recv, excess = slow_send()
     begins_s = float(o.block.start_s[[send, recv], STEP, DP].max()) + 0.01
     rows = collected(o, stage, begins_s, seconds, op)
-    found = find_frozen(o, slice(0, 4), rows, measured(SPEC).breakdown.stalls, excess, SPEC.pp)
+    found = find_frozen(o, slice(0, 4), rows, measured(SPEC).breakdown.stalls, excess, SPEC.pp)[StallKind.COLLECTION]
     assert set(found) <= {send, recv}
     for node in (send, recv):
         frozen_s = found.get(node, np.zeros((4, 2)))
@@ -59,14 +59,15 @@ def test_rows_of_collections(stage: int, seconds: float, op: Op, expected: float
         assert np.count_nonzero(frozen_s) == (expected > 0)
 
 
+@pytest.mark.parametrize("kind", STOPPING)
 @pytest.mark.parametrize("n_alone", [0, 1])
-def test_stalls_of_computes_without_rows(n_alone: int) -> None:
-    """A compute that stands still in a collection while a message is in flight tells as much, if others do so without one."""
+def test_stalls_of_computes_without_rows(n_alone: int, kind: StallKind) -> None:
+    """A compute that stands still while a message is in flight tells as much, if others do so without one, whatever it is for."""
     o, send, recv, excess = slow_send()
     stalls = measured(SPEC).breakdown.stalls
     inside_s, inside = stalls.inside_s.copy(), stalls.inside.copy()
     for place in [(0, 0, 1, STEP, DP), (0, 0, 1, 0, 0)][: 1 + n_alone]:
-        inside_s[place], inside[place] = 0.3, StallKind.COLLECTION
+        inside_s[place], inside[place] = 0.3, kind
     stalls = dataclasses.replace(stalls, inside_s=inside_s, inside=inside)
     (second,) = np.flatnonzero(
         (o.block.nodes.op == Op.FORWARD) & (o.block.nodes.stage == 0) & (o.block.nodes.microbatch == 1)
@@ -76,8 +77,9 @@ def test_stalls_of_computes_without_rows(n_alone: int) -> None:
     o = dataclasses.replace(o, block=dataclasses.replace(o.block, end_s=end_s))
     nothing = Evidence(*(np.zeros(0, dtype=np.int64),) * 4, *(np.zeros(0),) * 2)
     found = find_frozen(o, slice(0, 4), nothing, stalls, excess, SPEC.pp)
-    assert set(found) == ({send, recv} if n_alone else set())
-    for seconds in found.values():
+    assert set(found[kind]) == ({send, recv} if n_alone else set())
+    assert not any(found[other] for other in STOPPING if other != kind)
+    for seconds in found[kind].values():
         assert seconds[STEP, DP] == pytest.approx(0.3, abs=0.05)
 
 

@@ -19,15 +19,18 @@ SPEC = JobSpec(pp=1, dp=6, microbatches=4, steps=16, forward_s=0.05, seed=41)
 SPECS = {1: SPEC, 2: dataclasses.replace(SPEC, gathers=False)}
 
 
-def hold_up(table: pa.Table, behind: int, held_s: Seconds, around: int = 1, way: int = 1) -> pa.Table:
+def hold_up(
+    table: pa.Table, behind: int, held_s: Seconds, around: int = 1, way: int = 1, together: int = 1
+) -> pa.Table:
     """Let the link to a rank hold up the reduction of each step: that rank by all of it, those further on the less.
 
-    The one before it gets all at last but what it sent itself, `around` times; the ring goes up the ranks, or down. The gradient
-    clip ends when all are there, and the optimizer begins.
+    The one before it gets all at last but what it sent itself, `around` times; the ring goes up the ranks, or down. Of `together`
+    ranks none ends before the last of them. The gradient clip ends when all are there, and the optimizer begins.
     """
     frame = table.to_pandas()
     held = held_s[np.unique(frame["step"], return_inverse=True)[1]]
-    late = held * (1.0 - way * (frame["dp_rank"] - behind) % SPEC.dp / (SPEC.dp - 1.0) / around)
+    rounds = ((way * (frame["dp_rank"] - behind) % SPEC.dp) - (together - 1)).clip(lower=0)
+    late = held * (1.0 - rounds / (SPEC.dp - 1.0) / around)
     reduces, clips, updates = (frame["optype"] == NAMES[op] for op in (Op.REDUCE_SCATTER, Op.CLIP, Op.OPTIMIZER))
     later = set_column(table, "start_ts", frame["start_ts"] + clips * late + updates * held)
     return set_column(later, "duration", frame["duration"] + reduces * late + clips * (held - late))
@@ -76,6 +79,24 @@ def test_the_link_is_named_and_priced(around: int, way: int, behind: int, patter
     assert not cause.where.workers
     assert not cause.where.stages
     assert cause.recoverable == pytest.approx(held_s.sum() / found.what_if.recorded_s.sum(), rel=0.1)
+
+
+@pytest.mark.parametrize("behind", [2, 3])
+@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize("together", [2, 3, 4])
+def test_where_ranks_end_together_the_link_between_them_or_their_card_is_named(
+    together: int, way: int, behind: int
+) -> None:
+    """Who ends when all is sent waits for its own slow link; of a slow card's two, three ranks do. Of more nobody can tell."""
+    held_s = np.full(16, 0.1)
+    found = diagnose_table(hold_up(make(SPEC).trace, behind, held_s, way=way, together=together))
+    (cause,) = found.causes
+    first, second = Worker(behind, 0), Worker((behind + way) % 6, 0)
+    assert cause.cause == ("unknown" if together == 4 else "network-fault")
+    assert cause.where.links == ((Link(first, second),) if together == 2 else ())
+    assert [worker.dp for worker in cause.where.workers] == ([second.dp] if together == 3 else [])
+    if together < 4:
+        assert cause.recoverable == pytest.approx(held_s.sum() / found.what_if.recorded_s.sum(), rel=0.1)
 
 
 def test_ranks_that_end_late_in_turn_have_no_slow_link() -> None:

@@ -200,6 +200,27 @@ def test_slow_cards_that_most_links_end_at_are_named_and_nobody_else(places: lis
     assert cause.recoverable == pytest.approx(1.0 - job.truth.step_time_without_any_s / job.truth.step_time_s, abs=0.01)
 
 
+def test_most_groups_are_slow_by_cards_that_links_tell() -> None:
+    """Two of three groups are: the third one says what a collective takes."""
+    spec = JobSpec(pp=3, dp=4, microbatches=6, steps=20, forward_s=0.02, seed=3)
+    job = generate(spec, [NetworkFault(scope="card", dp_rank=0, stage=0, also=((2, 2),), slowdown=25.0)])
+    found = measure(job.trace)
+    assert named(slow_in(found).cards) == [[0, 0], [2, 2]]
+    assert found.gains.recoverable("transfer") == pytest.approx(job.truth.faults[0].recoverable, abs=0.04)
+
+
+@pytest.mark.parametrize("pp", [3, 4])
+def test_all_groups_are_slow_by_the_cards_of_one_dp_rank(pp: int) -> None:
+    """None stands out among the others, but links say whose cards they are."""
+    spec = JobSpec(pp=pp, dp=2, microbatches=6, steps=20, forward_s=0.02, seed=3)
+    cards = tuple((0, stage) for stage in range(1, pp))
+    job = generate(spec, [NetworkFault(scope="card", dp_rank=0, stage=0, also=cards, slowdown=25.0, cycle_steps=6)])
+    found = measure(job.trace)
+    assert named(slow_in(found).cards) == [[0, 0], *map(list, cards)]
+    assert causes(found.diagnosis) == ["network-fault"]
+    assert found.gains.recoverable("transfer") == pytest.approx(job.truth.faults[0].recoverable, abs=0.02)
+
+
 #: All workers of stages 1 to 3, of two dp ranks.
 CARDS = [(dp, stage) for stage in (2, 1, 3) for dp in range(2)]
 

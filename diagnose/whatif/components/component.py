@@ -151,7 +151,7 @@ class Part:
     late_s : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp)
         Launch delays that go with it, seconds by node, one dict a block.
     own_s : sequence of dict of int to ndarray of float64, shape (n_steps, n_dp)
-        Own times that go with it, of operations that are no computes.
+        Own times that go with it, of operations that are no computes: transfers that stood still with a process, at least.
     wait_s : ndarray of float64, axes as in `Breakdown`, or None
         Seconds inside computes that are neither work nor a stall.
     """
@@ -165,7 +165,8 @@ class Part:
         self.component = component
         self.job = job
         self.late_s = late_s
-        self.own_s: Sequence[ByNode] = [{} for _ in job.observed]
+        frozen_s = job.breakdown.frozen_s.get(component.inside) if component.inside is not None else None
+        self.own_s: Sequence[ByNode] = frozen_s or [{} for _ in job.observed]
         self.wait_s: Seconds | None = None
         self.find()
 

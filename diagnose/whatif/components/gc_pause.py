@@ -81,17 +81,9 @@ def _is_forwards_alone(stalled: Bools, there: Bools) -> bool:
     return more_than_chance(int(forward), int(n_forward), usual, FORWARD_RATE_RATIO)
 
 
-class CollectionPart(Part):
-    """Without it no process stands still, nor what it sends and receives."""
-
-    def find(self) -> None:
-        """Take the transfers that stood still from the breakdown."""
-        self.own_s = self.job.breakdown.frozen_s or self.own_s
-
-
 COMPONENT = Component(
     "gc-pause",
-    CollectionPart,
+    Part,
     inside=StallKind.COLLECTION,
     before=StallKind.COLLECTION,
     traits=Traits(seldom=True, stall_kind=StallKind.COLLECTION),

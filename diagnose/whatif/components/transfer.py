@@ -43,6 +43,8 @@ FINDS_ALL_SHARE, FINDS_ALL_OFTEN = 0.5, 0.05
 #: A single transfer is slow beyond this many times the upper end, and beyond this many times what that is above the usual.
 SLOW_STEP_RATIO = 1.2
 FAR_TOPS = 5.0
+#: A transfer beside a collective of its own worker has this part of the card: what is late only by that is not slow.
+CARD_SHARE = 0.5
 #: Of transfers that are so many times as long in one half of the lanes as in a tenth of them the shorter are the ordinary ones.
 TWO_LEVELS_RATIO = 2.0
 LOW_QUANTILE = 0.1
@@ -168,7 +170,7 @@ def transfer_excess(
         places = list(by_stage.items())
         group_s: dict[int, float] = {}
         if op in DP_COLLECTIVES:
-            places, group_s = _list_collectives(by_stage, sampled)
+            places, group_s = _list_collectives(by_stage, sampled, slow_links)
         equals = _measure_ordinary(
             list(sampled.values()), most_slow=op in P2P and _touch_most(o, by_stage, slow_groups)
         )
@@ -201,7 +203,7 @@ def transfer_excess(
                 slow_links[stage] = max(slow_links.get(stage, 0.0), float(median(level[slow])) / usual)
             spread = max(top - usual, LEAST_SPREAD_SHARE * step_s)
             for node, seconds in zip(at.tolist(), own, strict=True):
-                excess = np.where(seconds > longest, seconds - usual, 0.0)
+                excess = np.where(_are_late(o, node, seconds, longest), seconds - usual, 0.0)
                 excess = np.where(slow, np.maximum(excess, np.minimum(level, seconds) - usual), excess)
                 if through is not None:
                     excess = _exceed_together(excess, seconds, through, ordinary)
@@ -215,18 +217,36 @@ def transfer_excess(
     return found, spread_s
 
 
+def _are_late(o: Observed, node: int, seconds: Seconds, longest_s: float) -> Bools:
+    """Mark where transfers take longer, (n_steps, n_dp); messages by more than their share of a card beside collectives."""
+    nodes, end_s, late = o.block.nodes, o.block.end_s[node], np.asarray(seconds > longest_s)
+    if nodes.op[node] not in P2P or not late.any():
+        return late
+    beside_s, groups = np.zeros(seconds.shape), o.find_groups()
+    for stage in np.unique(nodes.stage[o.graph.members_of(node)]).tolist():
+        at = groups[nodes.stage[groups] == stage]
+        group_end_s, took_s = o.block.end_s[at], take(o.own, at)
+        both_s = np.minimum(end_s, group_end_s) - np.maximum(end_s - seconds, group_end_s - took_s)
+        beside_s = np.maximum(beside_s, np.maximum(both_s, 0.0).sum(axis=0))
+    return late & (seconds - CARD_SHARE * np.minimum(beside_s, seconds) > longest_s)
+
+
 def _list_collectives(
-    by_stage: Mapping[int, Ints], sampled: Mapping[int, Seconds]
+    by_stage: Mapping[int, Ints], sampled: Mapping[int, Seconds], slow_links: Collection[int]
 ) -> tuple[list[tuple[int, Ints]], dict[int, float]]:
     """List collectives of one type as places of their own, each with its stage; and say what those of its equals take, by node.
 
     All members move together: a stage's group is one place. Those of a stage, one after the other, have buffers of their own sizes:
-    the same one of other stages is its equal.
+    the same one of other stages is its equal. Where most take far longer than the quickest one, that is the equal of those whose
+    stage has a slow link: through slow cards most groups may be slow.
     """
     group_s: dict[int, float] = {}
     for i in range(max(len(at) for at in by_stage.values())):
-        equal = {int(at[i]): median(sampled[stage][i]) for stage, at in by_stage.items() if i < len(at)}
-        group_s |= dict.fromkeys(equal, float(lower_median(np.array([*equal.values()]))))
+        there = {stage: int(at[i]) for stage, at in by_stage.items() if i < len(at)}
+        seconds = np.array([float(nan_median(sampled[stage][i], axis=(0, 1))) for stage in there])
+        usual, quickest = float(lower_median(seconds)), float(seconds.min())
+        by_cards = quickest if usual > GROUPS_DIFFER_RATIO * quickest else usual
+        group_s |= {node: by_cards if stage in slow_links else usual for stage, node in there.items()}
     return [(stage, at[i : i + 1]) for stage, at in by_stage.items() for i in range(len(at))], group_s
 
 
@@ -269,15 +289,24 @@ def _touch_most(o: Observed, by_stage: Mapping[int, Ints], slow_groups: Collecti
 
 def _sample_groups(o: Observed, by_stage: Mapping[int, Ints]) -> dict[int, Seconds]:
     """Take the times of collectives of some steps: shape (n_nodes, n_steps, 1) for each stage."""
-    return {stage: _through(o, at)[:, :: stride_of(o.block.start_s[0]), None] for stage, at in by_stage.items()}
+    found = dict[int, Seconds]()
+    for stage, at in by_stage.items():
+        through = _through(o, at)
+        sampled = through[:, :: stride_of(o.block.start_s[0])]
+        none = np.isnan(sampled).all(axis=1, keepdims=True)
+        found[stage] = np.where(none, nan_median(through, axis=1, keepdims=True), sampled)[..., None]
+    return found
 
 
 def _through(o: Observed, at: Ints) -> Seconds:
     """Say how long collectives took at least: for who waits for the last to begin where that one may find there all it needs.
 
-    Shape (n_nodes, n_steps).
+    Shape (n_nodes, n_steps); NaN where all rows were lost, but not in all steps: what stands for them says nothing.
     """
     start_s, own = o.block.start_s[at], take(o.own, at)
+    if o.block.filled is not None:
+        gone = o.block.filled[at]
+        own = np.where(gone & ~gone.all(axis=(1, 2), keepdims=True), np.nan, own)
     is_last = start_s == start_s.max(axis=2, keepdims=True)
     is_last &= ~is_last.all(axis=2, keepdims=True)
     of_all, of_others = np.fmin.reduce(own, axis=2), np.fmin.reduce(np.where(is_last, np.nan, own), axis=2)
