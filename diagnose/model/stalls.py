@@ -103,6 +103,9 @@ def find_counted(stalls: Stalls, steps: Ints, n_stages: int) -> Bools:
     by_worker = forward_s[:, :, in_time].transpose(0, 3, 2, 1).reshape(n_stages * n_dp, -1)
     period, phase = (of.reshape(n_stages, n_dp) for of in find_even(numbers, by_worker))
     counted = (period % n_forwards > 0) & (n_forwards % np.maximum(period, 1) > 0)
+    # Where most do so, one whose count is as many as a step has, or twice, does too, but for the first of a step.
+    in_place = (period > 0) & ~counted & (phase % n_forwards > 0)
+    counted |= in_place & (counted.sum() > in_place.sum())
     own = np.where(counted, period * (period.max(initial=0) + 1) + phase, -1 - np.arange(n_stages)[:, None])
     alike, of_rank = np.unique(own[counted], return_counts=True)[1], np.sort(own, axis=0)
     n_ends = 2 * int(np.count_nonzero(of_rank[1:] == of_rank[:-1]))

@@ -211,12 +211,20 @@ OWN = {
     ("interval", "kind"),
     [
         (OWN, StallKind.COLLECTION),
+        (OWN | {(0, 3): (4, 2)}, StallKind.COLLECTION),
         (dict.fromkeys(OWN, (5, 1)), StallKind.INPUT),
         ({(stage, dp): (5, dp) for stage, dp in OWN}, StallKind.INPUT),
         ({(0, 2): (5, 1)}, StallKind.COLLECTION),
         ({(0, 2): (4, 1)}, StallKind.INPUT),
     ],
-    ids=["each its own", "in turns", "a loader for both ends of each rank", "one worker", "one microbatch"],
+    ids=[
+        "each its own",
+        "one as many as a step has",
+        "in turns",
+        "a loader for both ends of each rank",
+        "one worker",
+        "one microbatch",
+    ],
 )
 def test_who_counts_forwards_collects(interval: dict[tuple[int, int], tuple[int, int]], kind: StallKind) -> None:
     """In most steps, as these are short. Processes of a loader that take turns do so alike on all ranks, or at both ends of one."""
