@@ -872,7 +872,7 @@ def test_seconds_of_slow_transfers() -> None:
     group = np.array([[4.0, 1.0], [0.0, 0.0]])
 
     def add_up(excess: dict[int, Seconds]) -> tuple[Seconds, Seconds, float | None, float | None]:
-        return _add_up_excess([o], [_own_of_pairs(o)], [excess], 2, 2)
+        return _add_up_excess([o], [_own_of_pairs(o)], [excess], 2, 2, everywhere=False)
 
     link_s, group_s, ratio, typical = add_up({0: one, 1: two, 2: group})
     assert link_s.tolist() == [[1.75, 0.5], [0.0, 0.0]]
