@@ -1,6 +1,7 @@
 """Whether a link, a card or a group moves data more slowly than its equals."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -41,7 +42,8 @@ READS_AS = {
     "are slow alike, at the same times, and no collective through the card says it; 0 where one does, or no card is named",
     "network.chance_doubt": "how probable it is that slow places, or times, are those of busy hosts by chance: they hold little "
     "more than half of the lost seconds of the other half, or have no place, and computes of these steps are slow, too, or there "
-    "was one such step alone, as where a process was paused, or the only group is late now and then and loses little; other dp "
+    "was one such step alone, as where a process was paused, or the worker there pauses in computes for as long, which no row "
+    "explains, and hardly any other does, or the only group is late now and then and loses little; other dp "
     "ranks have it on the same link, too; more where all workers compute on the CPUs of one host, between whose processes is no "
     "network; 0 where they hold far more; misleads in jobs of few steps",
     "network.interval_doubt": "where transfers are slow everywhere every so many steps: how probable it is that the job writes "
@@ -67,6 +69,8 @@ PACE_QUANTILE = 0.9
 EXTREMES, OFTEN_QUICK = (0.1, 0.9), 1.0 / 3.0
 #: Stops of a process and transfers that they hold up differ by less than this.
 AS_LONG_RATIO = 1.5
+#: ... and so do those that no row names, whatever they look like, where one or two workers at these ends have so much of them.
+UNTOLD, MOSTLY_SHARE = (StallKind.NOBODY, StallKind.COLLECTION, StallKind.ALLOCATION), 0.75
 #: One failure explains two links that are slow alike at the same times; the odds of a second one beside it are not more.
 TWO_LINKS = 0.28
 #: Slow places of real jobs with nothing injected hold up to 0.72 of the lost seconds of the other half, most of those of
@@ -137,8 +141,11 @@ def measure_network(transfers: Transfers, breakdown: Breakdown, *, on_one_cpu: b
         found["network.rank_ratio"] = Feature.missing("transfers are slow everywhere at the same times")
     once = apart is not None and steps_share is not None and round(steps_share * len(breakdown.steps)) <= 1
     share = (links_s + groups_s) / transfers.step_s if is_one and repeats is None else math.inf
+    by_stops = once or _stops_as_long(transfers, breakdown, UNTOLD, least_share=MOSTLY_SHARE)
     found["network.chance_doubt"] = Feature(
-        _doubt_places(transfers, rank_ratio, once=once, busy=busy, share=share, on_one_cpu=on_one_cpu, is_one=is_one)
+        _doubt_places(
+            transfers, rank_ratio, stops=by_stops, busy=busy, share=share, on_one_cpu=on_one_cpu, is_one=is_one
+        )
     )
     at_interval = transfers.slow is not None and transfers.slow.at_interval
     found["network.interval_doubt"] = Feature(AT_INTERVAL * at_interval)
@@ -155,7 +162,7 @@ def _doubt_places(
     transfers: Transfers,
     rank_ratio: float | None,
     *,
-    once: bool,
+    stops: bool,
     busy: float,
     share: float,
     on_one_cpu: bool,
@@ -163,8 +170,9 @@ def _doubt_places(
 ) -> float:
     """Say how probable it is that slow places, or times, are those of busy hosts.
 
-    `once` says that one step alone has nearly all lost seconds, `busy` which part of them is in steps with slow computes, `is_one`
-    that there is one group and no link, and `share` which part of the step it then loses, infinite where places tell.
+    `stops` says that one step alone has nearly all lost seconds, or that a process there stops as long, `busy` which part of them
+    is in steps with slow computes, `is_one` that there is one group and no link, and `share` which part of the step it then loses,
+    infinite where places tell.
     """
     repeats = None if transfers.slow is None else transfers.slow.repeats
     nearness = 0.0 if repeats is None else float(np.clip((NO_CHANCE - repeats) / (NO_CHANCE - BY_CHANCE), 0.0, 1.0))
@@ -174,7 +182,7 @@ def _doubt_places(
     # Where all have one group and no links, places cannot tell a network from a host that is busy now and then, but how much can.
     little, much = BUSY_HOSTS_SHARE
     by_host = float(np.clip((much - share) / (much - little), 0.0, 1.0))
-    doubt = CHANCE_DOUBT * max(nearness, float(once or is_alike), busy_doubt, by_host)
+    doubt = CHANCE_DOUBT * max(nearness, float(stops or is_alike), busy_doubt, by_host)
     if not on_one_cpu:
         return doubt
     is_own = rank_ratio is not None and rank_ratio >= OWN_LINK_RATIO
@@ -228,7 +236,7 @@ def _is_by_slow_worker(transfers: Transfers, breakdown: Breakdown) -> bool:
     Or one that stops now and then for as long as transfers are late: who stops sends nothing.
     """
     slow = breakdown.slow_workers
-    if _stops_as_long(transfers, breakdown):
+    if _stops_as_long(transfers, breakdown, (StallKind.WORKER,)):
         return True
     if not slow.any():
         return False
@@ -242,15 +250,25 @@ def _is_by_slow_worker(transfers: Transfers, breakdown: Breakdown) -> bool:
     return 1.0 + transfers.typical_ratio <= THROTTLED_RATIO * pace
 
 
-def _stops_as_long(transfers: Transfers, breakdown: Breakdown) -> bool:
-    """Say whether a worker at the end of the worst link, or in the worst group, stops in computes for as long as these are late."""
-    n_stages = breakdown.slow_workers.shape[1]
-    stopped_s = breakdown.stalls.seconds_of(StallKind.WORKER)
+def _stops_as_long(
+    transfers: Transfers, breakdown: Breakdown, kinds: Sequence[StallKind], *, least_share: float = 0.0
+) -> bool:
+    """Say whether a worker at the end of the worst link, or in the worst group, stops in computes for as long as these are late.
+
+    By stalls of some kinds that no row tells of; one or two of those workers have at least a part of all of them.
+    """
+    n_stages, stalls = breakdown.slow_workers.shape[1], breakdown.stalls
+    stopped_s = sum(
+        (stalls.seconds_of(kind) - stalls.told_seconds_of(kind) for kind in kinds), np.zeros(stalls.inside_s.shape)
+    )
     by_worker = stopped_s.sum(axis=(0, 2, 3)).reshape(-1, n_stages, stopped_s.shape[-1]).sum(axis=0).T
     ends = _ends_of_worst(transfers, by_worker > 0) if by_worker.any() else []
+    theirs_s = sorted(float(by_worker[end]) for end in set(ends))
     worst_s = float(max(transfers.link_excess_s.max(initial=0.0), transfers.group_excess_s.max(initial=0.0)))
-    if worst_s * len(breakdown.steps) >= AS_LONG_RATIO * sum(by_worker[end] for end in set(ends)):
+    if worst_s * len(breakdown.steps) >= AS_LONG_RATIO * sum(theirs_s):
         return False  # nobody waits for longer than they stop
+    if sum(theirs_s[-2:]) < least_share * by_worker.sum():
+        return False
     late_s = np.concatenate([np.zeros(0), *(s.ravel() for excess, _ in breakdown.transfers for s in excess.values())])
     usual_s = [weighted_median(of[of > 0], of[of > 0]) or 0.0 for of in (stopped_s, late_s)]
     return max(usual_s) < AS_LONG_RATIO * min(usual_s)

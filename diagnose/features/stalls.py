@@ -14,7 +14,7 @@ from diagnose.model.course import Course
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import NAMES as OPTYPES
 from diagnose.model.optype import Op, of_types
-from diagnose.model.stalls import StallKind, Stalls
+from diagnose.model.stalls import LONG_SHARE, StallKind, Stalls, find_counted
 from diagnose.model.trace import Bools, Evidence, Ints, Job, Seconds
 from diagnose.numerics.chance import TOSS_UP, chance_of_excess, chance_of_growth, weigh_part_against_length
 from diagnose.numerics.period import find_period
@@ -71,6 +71,8 @@ READS_AS = {
     "allocator.pace_doubt": "how probable it is that what no row calls stalls of the allocator is a slow worker's unsteady pace: "
     "where they are in nearly half of the computes of the steps that have any, or on single workers and grow no more frequent; "
     "misleads when memory is full nearly all the time",
+    "collection.counted_share": "part of the seconds paused in forwards that are on workers that pause every so many, each by a "
+    "count of its own and whichever microbatch comes then; 1 all, 0 where a worker has several chunks",
     "collection.between_share": "part of the seconds paused as if by collections that lie between steps, where all wait, with a "
     "gc row; 1 all of them; misleads where steps have no clock in common",
     "collection.asked_doubt": "how probable it is that what no row calls collections is a late loader: where it stands before the "
@@ -124,9 +126,6 @@ TOGETHER_RATIO = 1.8
 DEVIATIONS = 3.0
 #: Ratios above are as good as infinite.
 MOST = 100.0
-#: Stalls shorter than this part of the length in which half of the time is lost are those of something else, and so are those of
-#: workers that lose less than this part of what another does.
-LONG_SHARE = 0.1
 #: Where stalls are in this part of the computes of a worker's steps with any, whether they are a pace or pauses nobody can tell.
 PACE_SHARE = 0.4
 #: ... while they are shorter than this part of their computes: no clock varies by more from one compute to the next.
@@ -180,8 +179,11 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence, job: Job | None = N
     found["collection.close_pairs"] = _close_pairs(breakdown, paused_s, is_told=is_told)
     silent = _silent_share(breakdown, evidence, waits)
     found["input.collected_doubt"] = _doubt_loaders(breakdown, evidence, waits, records_gc=records_gc)
+    counted = found["collection.counted_share"] = _counted_share(breakdown, paused_s)
     found["collection.silent_share"] = _silent_collections(breakdown, evidence, paused_s, records_gc=records_gc)
-    found["collection.lone_doubt"] = _doubt_collections(breakdown, paused_s, varies, is_told=is_told)
+    found["collection.lone_doubt"] = _doubt_collections(
+        breakdown, paused_s, varies, is_told=is_told, by_count=(counted.value or 0.0) > HALF_SHARE
+    )
     by_loader, by_save = _doubt_collectors(breakdown, evidence, paused_s, is_told=is_told)
     found["collection.asked_doubt"] = by_loader
     found["collection.saved_doubt"] = Feature(0.0) if job is not None and job.saves is False else by_save
@@ -300,6 +302,16 @@ def _share_between(breakdown: Breakdown, paused_s: Seconds) -> Feature:
         inside_s = inside_s + start_s.max(axis=(0, 2))
     total_s = between_s + float(inside_s.sum())
     return Feature(between_s / total_s) if total_s else Feature.missing("no compute stalls in that way")
+
+
+def _counted_share(breakdown: Breakdown, paused_s: Seconds) -> Feature:
+    """Say which part of the seconds paused in forwards as if by collections is on workers that pause by a count of their own."""
+    forward_s = paused_s[0]
+    if not forward_s.any():
+        return Feature.missing("no compute stalls in that way")
+    counted = find_counted(breakdown.stalls, breakdown.steps, breakdown.slow_workers.shape[1])
+    counted = np.tile(counted, (len(forward_s) // len(counted), 1))
+    return Feature(float(forward_s.sum(axis=(1, 2))[counted].sum() / forward_s.sum()))
 
 
 def _silent_collections(breakdown: Breakdown, evidence: Evidence, paused_s: Seconds, *, records_gc: bool) -> Feature:
@@ -771,11 +783,12 @@ def _is_told(breakdown: Breakdown, whose: StallKind, seconds: Seconds) -> bool:
 
 
 def _doubt_collections(
-    breakdown: Breakdown, seconds: Seconds, varies: Callable[[], float], *, is_told: bool
+    breakdown: Breakdown, seconds: Seconds, varies: Callable[[], float], *, is_told: bool, by_count: bool = False
 ) -> Feature:
     """Say how probable it is that pauses like those of collections are something else.
 
-    They are on few workers, in one step, too few, of nearly all workers at once, or no longer than computes vary.
+    They are on few workers, in one step, too few, of nearly all workers at once, though not each by a count of its own, or no
+    longer than computes vary.
     """
     if is_told:
         return Feature(0.0)
@@ -784,7 +797,9 @@ def _doubt_collections(
     in_step = _add_chunks(seconds.sum(axis=2), breakdown.slow_workers.shape[1]).sum(axis=0)  # (n_stages, n_steps, n_dp)
     by_worker, n_steps = in_step.sum(axis=1), _count_alike(in_step.sum(axis=(0, 2)))
     is_lone = _are_on_few(seconds, by_worker) or _count_alike(seconds) <= FEW_STALLS or n_steps < ONE_STEP
-    is_lone |= by_worker.size > 1 and _count_alike(in_step) >= TOGETHER_SHARE * by_worker.size * n_steps
+    is_lone |= (
+        not by_count and by_worker.size > 1 and _count_alike(in_step) >= TOGETHER_SHARE * by_worker.size * n_steps
+    )
     return Feature(LONE_CHANCE if is_lone or _are_as_short(seconds, varies()) else 0.0)
 
 

@@ -6,7 +6,10 @@ import enum
 import numpy as np
 from numpy.typing import NDArray
 
-from diagnose.model.trace import Seconds
+from diagnose.model.optype import of_types
+from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.numerics.period import find_even
+from diagnose.numerics.robust import weighted_median
 
 Kinds = NDArray[np.int8]
 
@@ -14,6 +17,9 @@ Kinds = NDArray[np.int8]
 MIN_STALLS = 3
 #: In one step and on this part of the workers: planned.
 TOGETHER_SHARE = 0.6
+#: Stalls shorter than this part of the length in which half of the time is lost are those of something else, and so are those of
+#: workers that lose less than this part of what another does.
+LONG_SHARE = 0.1
 
 
 class StallKind(enum.IntEnum):
@@ -76,3 +82,32 @@ class Stalls:
                 found = found if found.flags.writeable else np.zeros(found.shape)
                 found.reshape(-1)[at] += seconds.reshape(-1)[at]
         return found
+
+
+def find_counted(stalls: Stalls, steps: Ints, n_stages: int) -> Bools:
+    """Mark the workers that pause every so many forwards, whichever microbatch comes then: as what fills up does, each on its own.
+
+    By collections, and what nothing is attributed to, but for what is far shorter. A loader whose processes take turns keeps step
+    on all ranks, and where a rank's inputs and labels are read. Shape (n_stages, n_dp); nobody where chunks take turns.
+    """
+    _, n_virtual, n_forwards, _, n_dp = stalls.inside.shape
+    if n_virtual > n_stages:
+        return np.zeros((n_stages, n_dp), dtype=bool)
+    forward_s = np.zeros(stalls.inside_s[0].shape)
+    for seconds, kinds in ((stalls.inside_s[0], stalls.inside[0]), (stalls.before_s[0], stalls.before[0])):
+        forward_s += np.where(of_types(kinds, (StallKind.NOBODY, StallKind.COLLECTION)), seconds, 0.0)
+    lengths = forward_s[forward_s > 0]
+    forward_s[forward_s <= LONG_SHARE * (weighted_median(lengths, lengths) or 0.0)] = 0.0
+    in_time = np.argsort(steps, kind="stable")
+    numbers = (steps[in_time][:, None] * n_forwards + np.arange(n_forwards)).ravel()
+    by_worker = forward_s[:, :, in_time].transpose(0, 3, 2, 1).reshape(n_stages * n_dp, -1)
+    period, phase = (of.reshape(n_stages, n_dp) for of in find_even(numbers, by_worker))
+    counted = (period % n_forwards > 0) & (n_forwards % np.maximum(period, 1) > 0)
+    # Where most do so, one whose count is as many as a step has, or twice, does too, but for the first of a step.
+    in_place = (period > 0) & ~counted & (phase % n_forwards > 0)
+    counted |= in_place & (counted.sum() > in_place.sum())
+    own = np.where(counted, period * (period.max(initial=0) + 1) + phase, -1 - np.arange(n_stages)[:, None])
+    alike, of_rank = np.unique(own[counted], return_counts=True)[1], np.sort(own, axis=0)
+    n_ends = 2 * int(np.count_nonzero(of_rank[1:] == of_rank[:-1]))
+    n_alike = max(int(alike.max(initial=0)), n_ends)
+    return np.zeros_like(counted) if 2 * n_alike > max(int(counted.sum()), 2) else counted

@@ -138,6 +138,58 @@ def _count_choices(sizes: Sequence[int], total: int) -> int:
     return ways[total]
 
 
+#: Of the hits of one that keeps an interval so much lies on it, and so many of its numbers are hits, by such a chance.
+EVEN_SHARE, EVEN_CHANCE = 0.8, 0.02
+
+
+def find_even(numbers: NDArray[np.int64], weights: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find the interval at which each of many is hit that keeps one, whatever else hits it now and then.
+
+    Parameters
+    ----------
+    numbers : ndarray of int64, shape (n,)
+        Increasing.
+    weights : ndarray of float64, shape (n_rows, n)
+        What each hit counts for; 0 for none.
+
+    Returns
+    -------
+    period, phase : ndarray of int64, shape (n_rows,)
+        The most frequent distance of hits, and where on it most are; period 0 where that does not hold most of what they count for.
+
+    >>> find_even(np.arange(40), (np.arange(40) % 7 == 3)[None] * 1.0)
+    (array([7]), array([3]))
+    """
+    n_rows = len(weights)
+    row, at = np.nonzero(weights)
+    weight, number = weights[row, at], numbers[at]
+    same = np.flatnonzero(row[1:] == row[:-1])
+    gaps, counts = np.unique(np.stack([row[same], number[same + 1] - number[same]], axis=1), axis=0, return_counts=True)
+    # The last one of each row is the most frequent.
+    order = np.lexsort((counts, gaps[:, 0]))
+    period = np.zeros(n_rows, dtype=np.int64)
+    period[gaps[order, 0]] = gaps[order, 1]
+    of_hit = np.maximum(period[row], 1)
+    places, place, n_on = np.unique(
+        np.stack([row, number % of_hit], axis=1), axis=0, return_inverse=True, return_counts=True
+    )
+    order = np.lexsort((n_on, places[:, 0]))
+    phase, most, chosen = np.zeros((3, n_rows), dtype=np.int64)
+    chosen[places[order, 0]] = order
+    phase[places[order, 0]], most[places[order, 0]] = places[order, 1], n_on[order]
+    on = place.ravel() == chosen[row]
+    first, last = np.full(n_rows, numbers[-1]), np.full(n_rows, numbers[0])
+    np.minimum.at(first, row[on], number[on])
+    np.maximum.at(last, row[on], number[on])
+    n_there = (last - first) // np.maximum(period, 1) + 1
+    total = weights.sum(axis=1)
+    often = np.clip((weights > 0).mean(axis=1), 1.0 / len(numbers), None)
+    by_chance = np.log(np.maximum(period, 1)) + (most - 1) * np.log(often)
+    holds = (np.bincount(row[on], weight[on], n_rows) >= EVEN_SHARE * total) & (total > 0)
+    holds &= (most >= EVEN_SHARE * n_there) & (by_chance <= np.log(EVEN_CHANCE)) & (period > 1)
+    return np.where(holds, period, 0), np.where(holds, phase, 0)
+
+
 class Train(NamedTuple):
     """Hits at even distances: every `period`-th number from `phase` on, and how exactly that holds."""
 

@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.model.optype import DIRECTIONS, P2P, Op, of_types
 from diagnose.model.trace import TOKEN_COLUMNS, Block, Bools, Evidence, Ints, Nodes, Seconds
 from diagnose.numerics.figures import write_figure, write_percent
-from diagnose.numerics.robust import nan_median
+from diagnose.numerics.robust import nan_median, nan_quantile
 from diagnose.trace.dense import Dense
 
 #: A step with a larger part of its operations missing is dropped; below, the gaps are filled by usual values.
@@ -27,6 +27,8 @@ WAIT_SHARE = 0.25
 ORIGIN_SHARE = 0.1
 #: Recvs are usually early by more than this part of the step (as ordinary launch delays are).
 EARLY_SHARE = 0.01
+#: A clock is off by more than so many times what ends are late by in both directions, or vary by (as for gains).
+MIN_OFFSET_SPREADS = 2.0
 #: What more than this part of the lanes has, all should have.
 USUAL_SHARE = 0.5
 #: Steps needed to see that they run into each other.
@@ -87,6 +89,7 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
     # Where times count from each step's begin, when the first stage had ended the last one is known about.
     least_s = 0.0 if of_job else EARLY_SHARE * float(np.median(end_s - begin_s))
     before_s = end_s[follows - 1] - (0.0 if of_job else _measure_turns(dense, follows)[:, None])
+    ahead_s = _measure_clocks(dense, EARLY_SHARE * float(np.median(end_s - begin_s)))
     # Without a step before, as soon as the first pipeline begins: a late one has its own reason.
     opens_s = np.broadcast_to(np.fmin.reduce(begin_s, axis=1)[:, None], begin_s.shape).copy()
     opens_s[follows] = np.fmin(before_s, begin_s[follows])
@@ -98,12 +101,12 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
         if not len(own):
             continue
         # Steps run into each other where, usually, the stage has ended one and waits for the next before the first has ended it.
-        first_s = np.fmin.reduce(dense.start_s[here], axis=0)
-        early = first_s < opens_s
-        if early[follows].mean() < LATER_SHARE or np.median((opens_s - first_s)[early]) < least_s:
+        first_s, by_own_s = np.fmin.reduce(dense.start_s[here], axis=0), opens_s + ahead_s[stage]
+        early = first_s < by_own_s
+        if early[follows].mean() < LATER_SHARE or np.median((by_own_s - first_s)[early]) < least_s:
             continue
         is_first = (dense.start_s[own] <= first_s) & early
-        dense.start_s[own] = np.where(is_first, np.fmin(opens_s, dense.end_s[own]), dense.start_s[own])
+        dense.start_s[own] = np.where(is_first, np.fmin(by_own_s, dense.end_s[own]), dense.start_s[own])
         held |= is_first.any(axis=(0, 2))
     if of_job or not held.any():
         return evidence
@@ -111,6 +114,34 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
     dense.start_s -= shift[:, None]
     dense.end_s -= shift[:, None]
     return _move(evidence, shift)
+
+
+def _measure_clocks(dense: Dense, least_s: float) -> Seconds:
+    """Say how far clocks of later stages are ahead of the first one's, where it is more than so much: shape (n_stages, n_dp).
+
+    A send and its recv end together; what is late in both directions, or now and then, is no clock's.
+    """
+    op, stage, seq = dense.nodes.op, dense.nodes.stage, dense.nodes.seq
+    n_dp = dense.start_s.shape[2]
+    ahead_s = np.zeros((int(stage.max()) + 1, n_dp))
+    for later in range(1, len(ahead_s)):
+        ways = []
+        for send, recv, begin, end in (
+            (Op.FORWARD_SEND, Op.FORWARD_RECV, later - 1, later),
+            (Op.BACKWARD_SEND, Op.BACKWARD_RECV, later, later - 1),
+        ):
+            sends, recvs = (np.flatnonzero((op == o) & (stage == s)) for o, s in ((send, begin), (recv, end)))
+            n = min(len(sends), len(recvs))
+            sends, recvs = sends[np.argsort(seq[sends])][:n], recvs[np.argsort(seq[recvs])][:n]
+            apart_s = (dense.end_s[recvs] - dense.end_s[sends]).reshape(-1, n_dp)
+            ways.append(
+                [nan_quantile(apart_s, q, axis=0) for q in (0.25, 0.5, 0.75)] if n else np.full((3, n_dp), np.nan)
+            )
+        low_s, usual_s, high_s = np.moveaxis(np.array(ways), 1, 0)  # of both directions
+        off_s, late_s = (usual_s[0] - usual_s[1]) / 2.0, np.abs(usual_s.sum(axis=0)) / 2.0
+        late_s = np.maximum(late_s, (high_s - low_s).max(axis=0) / 2.0)
+        ahead_s[later] = ahead_s[later - 1] + np.where(np.abs(off_s) > MIN_OFFSET_SPREADS * late_s, off_s, 0.0)
+    return np.where(np.abs(ahead_s) > least_s, ahead_s, 0.0)
 
 
 def _measure_turns(dense: Dense, follows: Ints) -> Seconds:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
-from diagnose.model.trace import Ints, Seconds, Trace
+from diagnose.model.trace import Bools, Ints, Seconds, Trace
 from diagnose.numerics.robust import lower_median, median
 from diagnose.whatif.computes import COMPUTES, find_last
 from diagnose.whatif.levels import at_a_time, take
@@ -34,9 +34,9 @@ SHORTEST_S = 1e-4
 def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]:
     """Say how long after the beginning of a step each worker is still busy with the step before.
 
-    Where times are relative to the step nobody knows when it began: it is taken to follow directly, when who begins it first, and
-    not with a wait for others, had ended the step before. No worker waits for more than that then, whatever keeps it. Where
-    computes alone are recorded nobody knows how steps end, either, and nothing is carried.
+    Where times are relative to the step nobody knows when it began: it is taken to follow directly, as `_measure_lengths` says. No
+    worker waits for more than that then, whatever keeps it. Where computes alone are recorded nobody knows how steps end, either,
+    and nothing is carried.
 
     Returns
     -------
@@ -46,23 +46,23 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     """
     every_step = np.sort(trace.steps)
     shape = trace.n_stages, len(every_step), trace.n_dp
-    starts_s, ends_s = np.full(shape, np.inf), np.zeros(shape)
+    (starts_s, waits_s), ends_s = np.full((2, *shape), np.inf), np.zeros(shape)
     for o in observed:
         at = np.searchsorted(every_step, o.block.steps)
         start_s, end_s = o.block.start_s, o.block.end_s
         if o.block.filled is not None:
             start_s, end_s = np.where(o.block.filled, np.inf, start_s), np.where(o.block.filled, 0.0, end_s)
         for stage in range(trace.n_stages):
-            first_s, last_s = starts_s[stage, at], ends_s[stage, at]
+            first_s, wait_s, last_s = starts_s[stage, at], waits_s[stage, at], ends_s[stage, at]
             for node in np.flatnonzero(o.block.nodes.stage == stage).tolist():
-                if o.block.nodes.op[node] not in RECEIVES:
-                    np.minimum(first_s, start_s[node], out=first_s)
+                begin_s = wait_s if o.block.nodes.op[node] in RECEIVES else first_s
+                np.minimum(begin_s, start_s[node], out=begin_s)
                 np.maximum(last_s, end_s[node], out=last_s)
-            starts_s[stage, at], ends_s[stage, at] = first_s, last_s
+            starts_s[stage, at], waits_s[stage, at], ends_s[stage, at] = first_s, wait_s, last_s
     follows = (np.diff(every_step) == 1) & ~np.isin(every_step[1:], trace.restarted_steps)
     first = starts_s.min(axis=(0, 2), keepdims=True) == starts_s
     if trace.step_origin_s is None:
-        length_s = np.where(first[:, 1:], ends_s[:, :-1], 0.0).max(axis=(0, 2))
+        length_s = _measure_lengths(np.minimum(starts_s, waits_s), ends_s, first)
     else:
         length_s = np.diff(trace.step_origin_s)
     carried_s = np.zeros(shape)
@@ -77,6 +77,19 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
     beyond_s = np.maximum(ends_s[:, :-1] - length_s[:, None], 0.0)
     carried_s[:, 1:] = np.where(follows[:, None], beyond_s, carried_s[:, 1:])
     return [carried_s[:, np.searchsorted(every_step, o.block.steps)] for o in observed]
+
+
+def _measure_lengths(begins_s: Seconds, ends_s: Seconds, first: Bools) -> Seconds:
+    """Say how long after a step the next one began, where nobody does: when who begins it first had ended the one before.
+
+    Or else who begins it first and not with a wait for others, `first`: a wait may have been cut, as for `hold_early_recvs`. Then
+    others would begin before they have ended. All have the shape (n_stages, n_steps, n_dp); seconds, shape (n_steps - 1,).
+    """
+    least_s = (ends_s[:, :-1] - begins_s[:, 1:]).max(axis=(0, 2))
+    at_once = begins_s.min(axis=(0, 2), keepdims=True) == begins_s
+    by_any_s, by_first_s = (np.where(who[:, 1:], ends_s[:, :-1], 0.0).max(axis=(0, 2)) for who in (at_once, first))
+    tolerance_s = ORDINARY_SHARE * ends_s[:, :-1].max(axis=(0, 2))
+    return np.asarray(np.where(by_any_s >= least_s - tolerance_s, by_any_s, by_first_s))
 
 
 def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Seconds]:

@@ -227,6 +227,22 @@ def test_who_stops_sends_nothing(late_s: float, dp: int, excess_ms: float, is_ex
     assert measure_network(link, parts)["network.by_slow_worker"].value == is_explained
 
 
+@pytest.mark.parametrize(
+    ("late_s", "beside", "is_told", "doubt"),
+    [(0.4, 0, False, 0.495), (0.1, 0, False, 0.0), (0.4, 2, False, 0.0), (0.4, 0, True, 0.0)],
+)
+@pytest.mark.parametrize("kind", [StallKind.NOBODY, StallKind.COLLECTION])
+def test_something_may_stop_whose_transfers_are_late(
+    kind: StallKind, late_s: float, beside: int, is_told: bool, doubt: float
+) -> None:
+    """Whatever its pauses look like, where no row tells of them, and workers elsewhere do not pause as well."""
+    places = {(0, 1, 0, step, 1): 0.3 for step in (1, 4, 7)} | {(0, 1, 0, step, 0): 0.3 for step in range(beside)}
+    parts = stalled({place: (s, kind) for place, s in places.items()}, recorded=places if is_told else ())
+    parts = dataclasses.replace(parts, transfers=(({0: np.full((1, 1), late_s)}, {0: 0.01}),))
+    link = transfers([[1.0, 1.0], [NAN, NAN]], link_excess_ms=[[0.0, 90.0], [0.0, 0.0]], excess_ratio=300.0)
+    assert measure_network(link, parts)["network.chance_doubt"].value == pytest.approx(doubt)
+
+
 def test_one_stage_has_no_links() -> None:
     """With one stage what needs links or several groups is missing, with the reason."""
     found = measure_network(transfers([[NAN, NAN]], group_ms=(20.0,)), components(n_stages=1))

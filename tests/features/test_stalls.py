@@ -475,6 +475,18 @@ def test_every_process_has_a_collector(
     assert values(stalled(parts, recorded=places), "collection")["lone_doubt"] == 0.0
 
 
+def test_who_pauses_by_a_count_of_its_own() -> None:
+    """All pause in two of three steps, each every third of its 20 forwards from another one on: that is no pause of all at once."""
+    first = {(0, 0): 0, (1, 0): 1, (0, 1): 2, (1, 1): 0}
+    places = {
+        (FORWARD, stage, forward % 2, forward // 2, dp): 1.0
+        for (stage, dp), at in first.items()
+        for forward in range(at, 20, 3)
+    }
+    found = values(stalled(of(StallKind.COLLECTION, places)), "collection")
+    assert (found["counted_share"], found["lone_doubt"]) == (1.0, 0.0)
+
+
 def test_two_pauses_are_no_collector() -> None:
     """Two pauses are too few to tell, though they are on all workers of a job of two."""
     places = {(FORWARD, 0, 0, step, dp): 1.0 for step, dp in ((2, 0), (7, 1))}

@@ -516,6 +516,21 @@ def test_stages_that_wait_early_for_the_next_step() -> None:
     assert analyse(relative).recorded_s.mean() > 1.1 * usual.recorded_s.mean()
 
 
+def test_a_stage_whose_clock_is_behind_does_not_wait_early() -> None:
+    """Its first recv seems to begin before the first stage has ended the step before; it takes as long as on a right clock."""
+    shape = dataclasses.replace(SHAPE, n_steps=6, n_dp=1)
+    rows = random_job(shape, 4)
+    number = rows.step.rank(method="dense").astype(int) - 1
+    ends_s = (rows.start_ts + rows.duration).groupby(number).max()
+    begins_s = 100.0 + np.concatenate([[0.0], np.cumsum(ends_s.to_numpy())[:-1]])
+    rows = rows.assign(start_ts=rows.start_ts + begins_s[number], step=number)
+    behind = rows.assign(start_ts=rows.start_ts - np.where(rows.stage == rows.stage.min(), 0.0, 0.2 * ends_s.median()))
+    (right,), (found,) = load(rows, shape.meta).blocks, load(behind, shape.meta).blocks
+    recvs = found.nodes.op == Op.FORWARD_RECV
+    assert recvs.any()
+    np.testing.assert_allclose((found.end_s - found.start_s)[recvs], (right.end_s - right.start_s)[recvs], atol=1e-6)
+
+
 @pytest.mark.parametrize("seed", [1, 2, 3, 5])
 def test_a_step_that_begins_late_does_so_where_clocks_differ(seed: int) -> None:
     """Recvs seem early by a percent of a step because clocks differ: all wait as long as before, as for a save, before one step."""

@@ -337,6 +337,19 @@ def test_who_waits_from_the_beginning_does_not_begin_a_step() -> None:
     assert not measure_carried(trace, [observed])[0].any()
 
 
+def test_who_ends_a_step_first_begins_the_next_with_a_wait() -> None:
+    """Stage 0 gathers for 2 s more: it begins the next step at once, and waits for no loader."""
+    steps = np.arange(3)
+    start_s = np.broadcast_to(np.array([2.0, 4.0, 0.0, 3.0])[:, None, None], (4, 3, 1))
+    end_s = np.broadcast_to(np.array([3.0, 10.0, 3.0, 8.0])[:, None, None], (4, 3, 1))
+    places = nodes((Op.FORWARD, 0), (Op.ALL_GATHER, 0), (Op.FORWARD_RECV, 1), (Op.ALL_GATHER, 1))
+    block = SimpleNamespace(steps=steps, nodes=places, start_s=start_s, end_s=end_s, filled=None)
+    trace: Any = SimpleNamespace(steps=steps, n_stages=2, n_dp=1, restarted_steps=(), step_origin_s=None)
+    observed: Any = SimpleNamespace(block=block)
+    (found,) = measure_carried(trace, [observed])
+    assert found[..., 0].tolist() == [[0.0, 2.0, 2.0], [0.0, 0.0, 0.0]]
+
+
 @pytest.mark.parametrize(
     ("last", "restarted", "expected"),
     [

@@ -185,6 +185,52 @@ def test_a_worker_collects_in_half_of_its_steps_at_most(n_chunks: int, kind: Sta
     assert share_of(judged(seconds, n_stages=4 // n_chunks), kind) == 1.0
 
 
+def every_so_many(interval: dict[tuple[int, int], tuple[int, int]]) -> np.ndarray:
+    """Let workers (stage, dp) stall every so many forwards, from one on, by lengths that differ; four microbatches a step."""
+    forwards = np.arange(STEPS * 4)
+    seconds = nothing(n_stages=2, n_microbatches=4)
+    for (stage, dp), (every, first) in interval.items():
+        of_worker = np.where(forwards % every == first, STALL_S * (1.0 + forwards % 3), 0.0)
+        seconds[FORWARD, stage, :, :, dp] = of_worker.reshape(STEPS, 4).T
+    return seconds
+
+
+OWN = {
+    (0, 0): (7, 1),
+    (0, 1): (5, 3),
+    (0, 2): (3, 0),
+    (0, 3): (7, 2),
+    (1, 0): (5, 2),
+    (1, 1): (7, 0),
+    (1, 2): (3, 1),
+    (1, 3): (6, 4),
+}
+
+
+@pytest.mark.parametrize(
+    ("interval", "kind"),
+    [
+        (OWN, StallKind.COLLECTION),
+        (OWN | {(0, 3): (4, 2)}, StallKind.COLLECTION),
+        (dict.fromkeys(OWN, (5, 1)), StallKind.INPUT),
+        ({(stage, dp): (5, dp) for stage, dp in OWN}, StallKind.INPUT),
+        ({(0, 2): (5, 1)}, StallKind.COLLECTION),
+        ({(0, 2): (4, 1)}, StallKind.INPUT),
+    ],
+    ids=[
+        "each its own",
+        "one as many as a step has",
+        "in turns",
+        "a loader for both ends of each rank",
+        "one worker",
+        "one microbatch",
+    ],
+)
+def test_who_counts_forwards_collects(interval: dict[tuple[int, int], tuple[int, int]], kind: StallKind) -> None:
+    """In most steps, as these are short. Processes of a loader that take turns do so alike on all ranks, or at both ends of one."""
+    assert share_of(judged(every_so_many(interval)), kind) == 1.0
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("stage", "dp", "kind"),

@@ -3,7 +3,7 @@
 import numpy as np
 
 from diagnose.model.components import Traits
-from diagnose.model.stalls import StallKind, Stalls
+from diagnose.model.stalls import StallKind, Stalls, find_counted
 from diagnose.model.trace import Bools
 from diagnose.numerics.robust import weighted_median
 from diagnose.whatif.components.attribution import MAX_COLLECTIONS_A_STEP, LongStalls, more_than_chance
@@ -19,7 +19,7 @@ MOST_STEPS_SHARE = 0.75
 
 
 def attribute_to_collection(found: LongStalls) -> None:
-    """Attribute what is left in forwards to collections, on workers where it is no more frequent than they are.
+    """Attribute what is left in forwards to collections, on workers where it is no more frequent, or comes by a count.
 
     Where backwards stall as well, by as many seconds, forwards must do so far more often than chance explains, or on single stages.
     Backwards right after such a forward, or after one that is known to collect, do not count, and go with it.
@@ -29,6 +29,8 @@ def attribute_to_collection(found: LongStalls) -> None:
     # A worker may collect twice in a step: the step counts once.
     in_step = long[0].any(axis=1).reshape(n_virtual // n_stages, n_stages, n_steps, n_dp).any(axis=0)
     sparse = in_step.sum(axis=1) <= MAX_COLLECTIONS_A_STEP * max(n_steps, 1)  # (n_stages, n_dp)
+    if not sparse.all():
+        sparse |= find_counted(found.stalls, found.steps, n_stages)
     mask = np.tile(sparse, (n_virtual // n_stages, 1))[:, None, None, :]
     at = long & mask[None]
     collects = np.logical_or(*found.stalls.of_kind(StallKind.COLLECTION))

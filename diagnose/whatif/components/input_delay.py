@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from diagnose.model.components import Traits
-from diagnose.model.stalls import MIN_STALLS, StallKind
+from diagnose.model.stalls import MIN_STALLS, StallKind, find_counted
 from diagnose.model.trace import Bools, Seconds
 from diagnose.numerics.robust import median
 from diagnose.whatif.components.attribution import (
@@ -39,7 +39,7 @@ def attribute_to_input(found: LongStalls) -> None:
     """Attribute stalls of forwards to input on the stages that read data: those of a step's first one, or of every one.
 
     Collections differ from worker to worker, so that a high rate says nothing; but they choose no microbatch, and stop a
-    worker at most about once a step. The allocator stalls backwards, too.
+    worker at most about once a step, or by a count of its own. The allocator stalls backwards, too.
     """
     if found.reads_input is False:
         return
@@ -56,6 +56,9 @@ def attribute_to_input(found: LongStalls) -> None:
     if last and _is_each(at[0, 0] | found.stalls.of_kind(StallKind.INPUT)[1][0, 0]):
         # Where inputs are late for every microbatch so are labels, as far as they are seen to be.
         at[0, last] |= found.late_or_long(0, last)[0]
+    if at.any():
+        counted = find_counted(found.stalls, found.steps, found.n_stages)
+        at &= ~np.tile(counted, (found.long.shape[1] // found.n_stages, 1))[:, None, None]
     found.assign(at & found.long, StallKind.INPUT)
 
 
