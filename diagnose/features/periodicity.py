@@ -119,7 +119,9 @@ def _measure_doubts(
     of_loader = LOADER_CHANCE * (of_reader + (of_all if n_stages <= READING_STAGES else 0.0)) / total * takes_turns
     is_once = not is_told and borders["stall.hits"].value == 1.0
     of_once = ONCE_CHANCE * float(np.interp(n_steps, ONCE_STEPS, (0.0, 1.0))) if is_once else 0.0
-    planned = STAGES_CHANCE if n_stages > 1 and of_first > EXPLAINED_SHARE * total else PLANNED_CHANCE
+    # Where saves have rows that tell of less, there was something else.
+    is_likely = n_stages > 1 and of_first > EXPLAINED_SHARE * total and rows_say is None
+    planned = STAGES_CHANCE if is_likely else PLANNED_CHANCE
     doubt = 0.0 if is_told else planned * (1.0 - of_loader) * (1.0 - of_once)
     saving = evidence.op == Op.CHECKPOINT
     workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)

@@ -15,6 +15,7 @@ from diagnose.model.analysis import Analysis
 from diagnose.model.cause import Cause, EvidenceItem, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.fingerprint import name_fault
+from diagnose.model.optype import P2P, of_types
 from diagnose.model.stalls import StallKind
 from diagnose.numerics.figures import write_figure
 
@@ -63,6 +64,8 @@ ONE_STEP_SHARE = 0.9
 #: What comes at an interval on nobody more than on others.
 AS_PLANNED = "as planned work does: a collection of garbage, a log, a profiler"
 AS_PLANNED_TRANSFERS = "as what is written over the same network does: a save, a log, another job's collectives"
+#: Where no transfer was recorded whoever waits for one begins late.
+NO_TRANSFERS = "no row tells of transfers between stages: it may be slow ones as well as hosts; record them"
 BUSY_HOST = "between processes of one host is no network: look at what else takes its cores (top)"
 
 
@@ -124,6 +127,8 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     if component == "transfer":
         text += f"; {BUSY_HOST if analysis.trace.is_on_one_cpu else TRANSFERS}"
+    if component == "launch-delay" and _lacks_transfers(analysis):
+        text += f"; {NO_TRANSFERS}"
     when = date_cause(analysis, (component,), place)
     if (once := _describe_stop(analysis, component)) is not None:
         title, text, when = once
@@ -152,6 +157,12 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
         fingerprint=name_fault(analysis.trace.job, f"{UNKNOWN}/{component}", None, where),
         check=rule.check_on(analysis.trace.job) if rule is not None else None,
     )
+
+
+def _lacks_transfers(analysis: Analysis) -> bool:
+    """Say whether several stages were recorded, and no transfer between them was."""
+    there = any(of_types(block.nodes.op, P2P).any() for block in analysis.trace.blocks)
+    return analysis.trace.n_stages > 1 and not there
 
 
 def _describe_stop(analysis: Analysis, component: str) -> tuple[str, str, When] | None:

@@ -14,13 +14,14 @@ from diagnose.errors import MemoryShortageError
 from diagnose.model.job_names import id_of_path, locate
 from diagnose.model.members import Members
 from diagnose.model.memory import BYTES_AT_START, BYTES_PER_NODE, default_memory, write_bytes
-from diagnose.model.optype import DP_COLLECTIVES, of_types
+from diagnose.model.optype import DP_COLLECTIVES, NAMES, P2P, Op, of_types
 from diagnose.model.recording import Unobserved
 from diagnose.model.trace import Ints, Job, Trace
 from diagnose.trace.derive import derive_transfers, lacks_transfers
 from diagnose.trace.grid import Grid, build_grid
 from diagnose.trace.metadata import count_ranks_told, read_metadata, resolve_job
 from diagnose.trace.read import read_rows
+from diagnose.trace.rows import Rows, take_rows
 from diagnose.trace.units import convert_rows, doubt_unit, measure_coarseness, read_unit
 
 #: Model chunks a worker beyond which metadata is damage.
@@ -33,6 +34,8 @@ DERIVED = (
     "counts as transfer"
 )
 QUEUED = "workers of interleaved chunks go on before the other end is ready, so that queued transfers and slow ones look alike"
+#: Both ends of a transfer.
+_ENDS = ((Op.FORWARD_SEND, Op.FORWARD_RECV), (Op.BACKWARD_SEND, Op.BACKWARD_RECV))
 #: Steps that one range may name: a typing error must not fill the memory.
 MAX_STEPS = 10_000_000
 
@@ -87,6 +90,7 @@ def load_trace(
         unit = "s"
     elif unit is not None:
         rows = convert_rows(rows, unit)
+    rows, lone = _leave_out_lone_transfers(rows)
     grid = build_grid(rows, name=name, vpp_size=_read_vpp_size(found), pick_steps=steps)
     _refuse_large_graphs(grid, memory_bytes or default_memory(), name)
     if grid.n_cp is not None and found.get("cp_size") is None:
@@ -129,7 +133,14 @@ def load_trace(
         steps_dropped=grid.steps_dropped,
         warm_up_steps=grid.warm_up_steps,
         restarted_steps=grid.restarted_steps,
-        warnings=(*rows.recording_warnings, *unit_warnings, *warnings, *grid.warnings, *([coarse] if coarse else [])),
+        warnings=(
+            *rows.recording_warnings,
+            *unit_warnings,
+            *warnings,
+            *lone,
+            *grid.warnings,
+            *([coarse] if coarse else []),
+        ),
         documents=grid.documents,
         members=members,
         recording=recording,
@@ -137,6 +148,16 @@ def load_trace(
         coarse_share=coarse_share,
         are_derived=are_told,
     )
+
+
+def _leave_out_lone_transfers(rows: Rows) -> tuple[Rows, list[str]]:
+    """Leave transfers out where nobody recorded one end of them: the other end alone cannot be replayed; with what is said."""
+    there = np.bincount(rows.op[rows.op >= 0], minlength=len(Op)).astype(bool)
+    alone = [NAMES[one] for ends in _ENDS for one, other in (ends, ends[::-1]) if there[one] and not there[other]]
+    if not alone or np.ptp(rows.stage) == 0:
+        return rows, []
+    said = f"{' and '.join(alone)} rows without those of the other end: no transfer rows are used"
+    return take_rows(rows, ~of_types(rows.op, P2P)), [said]
 
 
 def _refuse_large_graphs(grid: Grid, memory_bytes: int, name: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from diagnose.model.optype import P2P, of_types
 from diagnose.model.stalls import MIN_STALLS, Kinds, StallKind, Stalls
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import fill_nan, median, weighted_median
@@ -36,6 +37,8 @@ MAX_SIZES = 3
 #: ... after those in forwards that are so many times as long as any other stall: single collections stand out so (arXiv 2505.05713,
 #: section 5.4, and a public trace of Primus: 240 to 280 ms beside 20 ms).
 APART_RATIO = 4.0
+#: Stands for a kind that nobody can tell while others are told.
+_ANY = -1
 #: In this order the place of a stall is asked what it says: each takes what the ones before it left, collections come last.
 BY_PLACE = (attribute_to_plan, attribute_to_saves, attribute_to_input, attribute_to_allocator, attribute_to_collection)
 
@@ -55,6 +58,7 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     steps: Ints | None = None,
     reads_input: bool | None = None,
     slow_places: Bools | None = None,
+    receiving: Bools | None = None,
 ) -> Stalls:
     """Attribute every stall to something, or to nobody.
 
@@ -75,6 +79,8 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         True where the workers begin the step late, whatever they begin it with.
     slow_places : ndarray of bool, broadcastable to `inside_s`, optional
         Places in which a worker alone is slow in all steps, and those of ranks that are slow for moments.
+    receiving : ndarray of bool, broadcastable to `before_s`, optional
+        As `find_receiving` says.
     """
     inside, recorded_inside = attribute_by_rows(observed, evidence, inside_s, n_stages)
     attribute_to_others(observed, inside_s, inside, n_stages)
@@ -112,11 +118,28 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
         find_last(observed, n_stages),
         find_begun(observed, inside_s.shape, n_stages),
     )
+    # Who begins late what another stage sends may wait for a transfer: where none was recorded no place tells.
+    may_wait = (before_s > 0) & (before == 0) & (False if receiving is None else receiving)
+    before[may_wait] = _ANY
     _attribute_by_place(all_stalls)
+    before[may_wait] = StallKind.NOBODY
     attribute_waits_to_collections(stalls)
     job_s = sum(float(o.block.step_ends_s.sum()) for o in observed)
     attribute_planned_collections(stalls, steps, job_s, n_stages)
     return stalls
+
+
+def find_receiving(observed: Sequence[Observed], shape: tuple[int, ...], n_stages: int) -> Bools | None:
+    """Mark the computes that need what another stage sends, where no transfer between stages was recorded, nor derived.
+
+    Broadcastable to `shape`, the axes of durations; None where transfers are there.
+    """
+    if any(of_types(o.block.nodes.op, P2P).any() for o in observed):
+        return None
+    found = np.zeros((*shape[:2], 1, 1, 1), dtype=bool)
+    found[:2] = True
+    found[0, 0] = found[1, find_last(observed, n_stages)] = False
+    return found
 
 
 def _list_followers(observed: Sequence[Observed], n_stages: int) -> Iterator[tuple[slice, Place, Place]]:

@@ -46,7 +46,7 @@ from diagnose.whatif.frozen import STOPPING, find_frozen
 from diagnose.whatif.medians import TINY_RATIO
 from diagnose.whatif.observed import Observed
 from diagnose.whatif.rings import find_rings
-from diagnose.whatif.stalls import attribute_stalls
+from diagnose.whatif.stalls import attribute_stalls, find_receiving
 from diagnose.whatif.starts import attribute_delays, attribute_held, attribute_launches, gather_delays, gather_starts
 from diagnose.whatif.token_costs import read_token_costs
 from diagnose.whatif.variants import find_beside, find_own_places, measure_variants
@@ -165,6 +165,7 @@ def _take_apart(
         reads_input=reads_input,
         n_stages=n_stages,
         slow_places=_join(at_own_places, microbatches.busy),
+        receiving=find_receiving(observed, pause_s.shape, n_stages),
     )
     attribute_held(observed, delays, stalls, n_stages)
     attribute_launches(observed, delays, stalls, n_stages)

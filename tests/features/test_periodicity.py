@@ -273,6 +273,17 @@ def test_the_first_rank_of_one_of_several_stages_saves(on: list[list[float]], do
     assert found["stall.planned_doubt"].value == (1.0 - loader) * doubt
 
 
+@pytest.mark.parametrize(("seconds", "doubt"), [(0.2, PLANNED_CHANCE), (8.0, 0.0)])
+def test_saves_whose_rows_are_far_shorter_than_what_is_lost_may_be_something_else(seconds: float, doubt: float) -> None:
+    """One worker is late after each save, for twenty times as long as its row: as probably for something else."""
+    stops = gains({"start-delay": every(3)})
+    stops.blame_s["start-delay"] = np.array([[1.0, 0.1, 0.1], [0.0, 0.0, 0.0]])
+    rows = evidence([(Op.CHECKPOINT, 100 + at) for at in range(0, N_STEPS, 3)], seconds=seconds)
+    found = measure_periodicity(components(n_stages=3), stops, rows)
+    loader = found["stall.loader_doubt"].value or 0.0
+    assert found["stall.planned_doubt"].value == pytest.approx((1.0 - loader) * doubt)
+
+
 @pytest.mark.parametrize(("in_optimizers", "told"), [(0.1, "planned"), (8.0, "optimizer")])
 def test_what_the_first_rank_does_for_all_is_no_optimizer(in_optimizers: float, told: str) -> None:
     """A little that optimizers take longer beside it says nothing; where most is in these it is their work."""

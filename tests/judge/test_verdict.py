@@ -1212,3 +1212,15 @@ def test_two_faults_of_one_worker_may_be_one_of_its_machine(
     tied = [[item.id.endswith("/same-machine") for item in cause.evidence] for cause in found]
     assert [any(items) for items in tied] == [is_tied, is_tied]
     assert tied[1][0] == is_tied and not tied[0][0]
+
+
+def test_who_waits_for_a_slow_link_that_no_row_tells_of_is_not_named_for_it() -> None:
+    """A slow link in a trace without transfers: its ends begin late for what nobody recorded, and the finding says what lacks."""
+    spec = JobSpec(pp=4, dp=2, microbatches=6, steps=20, seed=5)
+    table = make(spec, NetworkFault(scope="link", stage=1, slowdown=100.0)).trace
+    without = table.filter(pc.invert(pc.match_substring_regex(table["optype"].cast(pa.string()), "-send|-recv")))
+    (found,) = diagnose_table(without).causes
+    assert found.cause == "unknown"
+    assert "no row tells of transfers between stages" in found.evidence[0].text
+    (named,) = diagnose_table(table).causes
+    assert named.cause == "network-fault"

@@ -524,16 +524,31 @@ def test_a_trace_of_which_most_steps_are_unusable_is_refused(rows: pd.DataFrame)
     refused(to_file(rows[~half], SHAPE.meta), "4 of 6 steps")
 
 
+THREE_STAGES = Shape(n_steps=3, n_dp=2, n_stages=3, n_microbatches=3)
+
+
 def test_a_send_without_a_recv_is_named() -> None:
     """All forward-recv rows of stage 1 lost: the send that has no peer is named, and its stage."""
-    rows = hand_job()
-    refused(to_file(rows[rows.optype != "forward-recv"]), "forward-send 0 of stage 0", "no recv on stage 1")
+    rows = random_job(THREE_STAGES, 0)
+    lost = (rows.optype == "forward-recv") & (rows.stage == 1)
+    refused(to_file(rows[~lost], THREE_STAGES.meta), "forward-send 0 of stage 0", "no recv on stage 1")
 
 
 def test_a_recv_without_a_send_is_named() -> None:
     """All backward-send rows of stage 1 lost: the recv that has no peer is named, and its stage."""
-    rows = hand_job()
-    refused(to_file(rows[rows.optype != "backward-send"]), "backward-recv 0 of stage 0", "no send on stage 1")
+    rows = random_job(THREE_STAGES, 0)
+    lost = (rows.optype == "backward-send") & (rows.stage == 1)
+    refused(to_file(rows[~lost], THREE_STAGES.meta), "backward-recv 0 of stage 0", "no send on stage 1")
+
+
+@pytest.mark.parametrize("end", ["send", "recv"])
+def test_transfers_of_which_no_other_end_was_recorded_are_left_out(rows: pd.DataFrame, end: str) -> None:
+    """A recorder that writes one end of all transfers leaves a trace as good as one without them, and a warning says so."""
+    is_end = rows.optype.isin([f"forward-{end}", f"backward-{end}"])
+    without = rows[~rows.optype.str.contains("-send|-recv")]
+    trace = load(pd.concat([without, rows[is_end]]), SHAPE.meta)
+    assert f"forward-{end} and backward-{end} rows without those of the other end" in only_warning(trace)
+    assert analyse(trace).slowdown == pytest.approx(analyse(load(without, SHAPE.meta)).slowdown, rel=1e-12)
 
 
 def test_operations_that_wait_in_a_circle_are_named() -> None:

@@ -55,6 +55,7 @@ def judged(
     n_stages: int | None = None,
     reads_input: bool | None = None,
     late: tuple[np.ndarray, np.ndarray] | None = None,
+    receiving: np.ndarray | None = None,
 ) -> Stalls:
     """Attribute hand-made stalls, without any evidence row; a stage has one chunk unless `n_stages` says otherwise."""
     work_s = np.ones(inside_s.shape)
@@ -69,6 +70,7 @@ def judged(
         np.ones((2, n_virtual, n_steps, n_dp)) if worker_ratio is None else worker_ratio,
         queued=None,
         late=late,
+        receiving=receiving,
         n_stages=n_stages or n_virtual,
         reads_input=reads_input,
     )
@@ -95,6 +97,17 @@ def test_collections_may_delay_a_forward_instead(before: bool) -> None:
     seconds, none = at_random(marked(FORWARD), 0.02, 1), nothing()
     stalls = judged(none, seconds) if before else judged(seconds, none)
     assert share_of(stalls, StallKind.COLLECTION) > 0.95
+
+
+def test_who_waits_for_what_no_row_tells_is_nobodys() -> None:
+    """Both directions of two stages begin late, as with a slow card between them: a place tells nothing without transfer rows."""
+    seconds = at_random(marked(slice(None), slice(1, 3), dp=0), 1.0, 1)
+    receiving = np.ones((2, STAGES, 1, 1, 1), dtype=bool)
+    assert share_of(judged(nothing(), seconds), StallKind.NOBODY) < 0.5
+    assert share_of(judged(nothing(), seconds, receiving=receiving), StallKind.NOBODY) == 1.0
+    # Within a compute nobody waits for a transfer.
+    within = at_random(marked(FORWARD), 0.02, 1)
+    assert share_of(judged(within, seconds, receiving=receiving), StallKind.COLLECTION) > 0.0
 
 
 def test_labels_are_late_where_inputs_are() -> None:

@@ -259,7 +259,8 @@ def find_parts(job: TakenApart, catalogue: Sequence[Component]) -> list[Part]:
             owned[owner.name][node] = excess
         for component in catalogue:
             if component.before is not None:
-                owned[component.name] |= by_kind.get(component.before, {})
+                mine = owned[component.name]  # of one node some lanes may be known, and others its owner's
+                mine |= {node: mine.get(node, 0.0) + s for node, s in by_kind.get(component.before, {}).items()}
             late[component.name].append(owned[component.name])
     return [component.part(component, job, late[component.name]) for component in catalogue]
 

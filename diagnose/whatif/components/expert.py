@@ -8,7 +8,7 @@ neighbours in time (a moment of contention) tell? Where the trace counts the tok
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -324,32 +324,57 @@ def _fit_tokens(load: Seconds, work_s: Seconds) -> tuple[float, Seconds | None]:
     shape = load.shape
     load, excess = _count_ranks(load), _count_ranks(work_s / np.nanmean(work_s, axis=(2, 3, 4), keepdims=True) - 1.0)
     there = np.isfinite(load) & np.isfinite(excess)
-    n_steps = load.shape[3]
-    if there.sum() < MIN_COMPUTES or n_steps < MIN_STEPS:
+    if there.sum() < MIN_COMPUTES or load.shape[3] < MIN_STEPS:
         return 0.0, None
     load = np.where(there, load, np.nan)
+    of_all, of_steps = _fit_loads(load, excess, (2, 3, 4)), _fit_loads(load, excess, 2)
+    # The microbatches of a step of one rank are paced alike: who is slow is so with few tokens, too. If that makes no difference
+    # all computes tell more.
+    apart = np.abs(of_steps.slope - of_all.slope) > CHANCE_DEVIATIONS * of_steps.error
+    best = of_steps if of_all.ratio is None or (of_steps.ratio is not None and apart.any()) else of_all
+    return best.fit, None if best.ratio is None else best.ratio.reshape(shape)
+
+
+class _Fit(NamedTuple):
+    """How much longer a compute of each direction is for each 1 of load, how sure that is, and what `_fit_tokens` gives."""
+
+    slope: NDArray[np.float64]
+    error: NDArray[np.float64]
+    fit: float = 0.0
+    ratio: Seconds | None = None
+
+
+def _fit_loads(load: Seconds, excess: Seconds, of_each: int | tuple[int, ...]) -> _Fit:
+    """Fit as `_fit_tokens` does, NaN for no load; `of_each` are the axes over which computes are compared with their mean."""
+    there, n_steps = np.isfinite(load), load.shape[3]
     mean = np.nan_to_num(np.nanmean(load, axis=(2, 3, 4)))  # (2, n_virtual)
-    x = np.nan_to_num(load - mean[:, :, None, None, None])
+    x = np.nan_to_num(load - np.nanmean(load, axis=of_each, keepdims=True))
     squares = (x * x).sum(axis=(2, 4))  # (2, n_virtual, n_steps)
-    far, high = (values - nan_median(values, axis=(2, 3, 4), keepdims=True) for values in (load, excess))
+    far, high = (values - nan_median(values, axis=of_each, keepdims=True) for values in (load, excess))
     usual = np.abs(far) > nan_median(np.abs(far), axis=(2, 3, 4), keepdims=True)
     predicted = excess - high + far * (nan_median(high[usual] / far[usual], axis=0) if usual.any() else 0.0)
     for _ in range(N_ROUNDS):
         width = CLIP_DEVIATIONS * robust_deviation((excess - predicted)[there])
         y = np.clip(excess, predicted - width, predicted + width)  # a pause is no work, the longest of experts is
-        y = np.where(there, y - np.nanmean(y, axis=(2, 3, 4), keepdims=True), 0.0)
+        own = np.nanmean(np.where(there, y, np.nan), axis=of_each, keepdims=True)
+        y = np.where(there, y - own, 0.0)
         products = (x * y).sum(axis=(2, 4))
         ratio = 1.0 + _price(products, squares, mean)[:, None, None, None, None] * np.nan_to_num(load)
         predicted = ratio / np.nanmean(np.where(there, ratio, np.nan), axis=(2, 3, 4), keepdims=True) - 1.0
+        predicted = predicted - np.nanmean(np.where(there, predicted, np.nan), axis=of_each, keepdims=True) + own
     price = np.stack([_price(products[:, :, part], squares[:, :, part], mean) for part in _halves(n_steps)])
     slope = price[:, :, None] / (1.0 + price[:, :, None] * mean)
     slope = np.where(np.arange(n_steps) % 2 == 0, slope[1][..., None], slope[0][..., None])  # of the other half
     gain = (2.0 * slope * products - slope**2 * squares).sum(axis=(0, 1))
     varies = (y * y).sum(axis=(0, 1, 2, 4))
+    in_all = np.maximum(squares.sum(axis=(1, 2)), TINY_RATIO)
+    usual_slope = products.sum(axis=(1, 2)) / in_all
+    missed = (products - usual_slope[:, None, None] * squares).sum(axis=1)  # (2, n_steps)
+    found = _Fit(usual_slope, np.sqrt((missed**2).sum(axis=1)) / in_all)
     # Each step votes: with few tokens far above all others one would outweigh the rest.
     if _deviations_above_zero(gain / np.maximum(varies, TINY_RATIO)) < CHANCE_DEVIATIONS:
-        return 0.0, None
-    return float(gain.sum() / varies.sum()), np.maximum(ratio, TINY_RATIO).reshape(shape)
+        return found
+    return found._replace(fit=float(gain.sum() / varies.sum()), ratio=np.maximum(ratio, TINY_RATIO))
 
 
 def _price(products: Seconds, squares: Seconds, mean: Seconds) -> Seconds:

@@ -308,6 +308,19 @@ def test_a_load_that_tells_in_every_second_step_alone_tells_nothing() -> None:
     assert ratio is not None
 
 
+@pytest.mark.parametrize("onset", [0, 8])
+def test_a_slow_worker_with_few_tokens_makes_none_cheaper(onset: int) -> None:
+    """Its own microbatches tell what a token costs: it is as slow with each, and who has many tokens is slow by these alone."""
+    rng = np.random.default_rng(3)
+    hot = np.array([0.3, 0.2, -0.1, -0.4])
+    load = hot + 0.1 * rng.standard_normal((1, 1, 6, 20, 4)) + np.zeros((2, 2, 1, 1, 1))
+    slow = np.where((np.arange(4) == 3) & (np.arange(20) >= onset)[:, None], 1.5, 1.0)
+    fit, ratio = _fit_tokens(load, (1.0 + 0.5 * load) * slow * np.exp(0.02 * rng.standard_normal(load.shape)))
+    assert fit > 0.5
+    assert ratio is not None
+    assert ratio == pytest.approx(1.0 + 0.5 * load, rel=0.02)
+
+
 @pytest.mark.parametrize(("dp", "hot_share"), [(3, 0.8), (6, 0.6)])
 def test_experts_that_stay_hot_on_many_workers_are_no_slow_workers(dp: int, hot_share: float) -> None:
     """Where experts are uneven anyway many workers here and there, each by his own factor, are theirs, with what that costs."""

@@ -1,7 +1,7 @@
 """Components on arrays that one can read: what they weigh against what, and how they go."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence, Nodes, Seconds
 from diagnose.whatif.components.attribution import more_than_chance
 from diagnose.whatif.components.between_steps import BetweenStepsPart
-from diagnose.whatif.components.component import Extent, Members, Part, mix
+from diagnose.whatif.components.component import Component, Extent, Members, Part, find_parts, mix
 from diagnose.whatif.components.end_delay import _long_optimizers
 from diagnose.whatif.components.evaluation import EvaluationPart, attribute_planned_collections, find_evaluations
 from diagnose.whatif.components.expert import (
@@ -1011,3 +1011,21 @@ def test_forwards_stall_as_long_as_backwards(n_short: int, kept: bool) -> None:
     assert not _as_long_as_backwards(
         at & [[[[[True]]]], [[[[False]]]]], SimpleNamespace(inside_s=seconds, before_s=seconds)
     ).any()
+
+
+def test_of_a_late_operation_some_ranks_may_be_known_and_others_their_owners() -> None:
+    """A row tells of one rank what it is late for, the other is late by itself: a component that owns both takes both."""
+    by_itself, told = np.array([[0.0, 0.4]]), np.array([[0.1, 0.0]])
+    job: Any = SimpleNamespace(observed=[None], late_s=[{3: by_itself}], late_by_kind_s=[{StallKind.SAVING: {3: told}}])
+
+    def give(_component: Component, _job: Any, late_s: Any) -> Any:
+        return late_s
+
+    given: Any = give
+    catalogue = [
+        Component("start-delay", given, before=StallKind.SAVING, owns_delay=lambda _o, _node: True),
+        Component("launch-delay", given, before=StallKind.NOBODY),
+    ]
+    saving, nobodys = (cast("Any", part) for part in find_parts(job, catalogue))
+    np.testing.assert_array_equal(saving[0][3], [[0.1, 0.4]])
+    assert nobodys == [{}]
