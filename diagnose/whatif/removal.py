@@ -7,7 +7,7 @@ jobs on an even sample of the steps).
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from diagnose.errors import TraceError
 from diagnose.model.change import Change, Remove, Reschedule, Scale, Spend, Work
 from diagnose.model.components import Breakdown, Gains
 from diagnose.model.optype import of_types
-from diagnose.model.trace import Bools, Ints, Seconds
+from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
 from diagnose.whatif.computes import Place, Places, find_computes, place_of, places_of
@@ -198,7 +198,7 @@ class Removal:
             for node, late in waits.delay.items():
                 delay[node] = late[at]
         gone = [(part, plan.gone[name]) for name, part in self._parts.items() if name in plan.gone]
-        late_s = {compute: np.array(delay[compute]) for compute in set(o.beside.values())} if gone else {}
+        late_s = _copy_lanes(delay, set(o.beside.values())) if gone else None
         if plan.work or waits is not None or any(part.in_computes for part, _ in gone):
             eased = [(part, extent) for part, extent in gone if part.changes_work]
             waited = [(part, part.wait_s) for part in self._parts.values() if part.wait_s is not None]
@@ -211,24 +211,48 @@ class Removal:
         for scale in plan.scales:
             for some in at_a_time(own, np.flatnonzero(of_types(nodes.op, list(scale.ops)))):
                 own[some] = own[some] * cut(scale.factor_of(nodes.stage[some]), steps)
-        for node, compute in o.beside.items():
-            # It begins when as much of the compute is done.
+        self._move_beside(i, plan, steps, at, own, delay, late_s, in_graph=waits)
+        return own, delay
+
+    def _move_beside(
+        self,
+        i: int,
+        plan: "_Plan",
+        steps: slice,
+        at: slice,
+        own: Changing,
+        delay: Changing,
+        late_s: Mapping[int, Seconds] | Seconds | None,
+        *,
+        in_graph: WaitGraph | None,
+    ) -> None:
+        """Let what begins while a compute of its worker runs begin when as much of that is done; changes `delay`.
+
+        `late_s` are the delays of computes before anything changed, by node; None where none did.
+        """
+        o = self.observed[i]
+        compute_of = np.full(len(o.block.nodes), -1)
+        compute_of[[*o.beside]] = [*o.beside.values()]
+        waited_for = self.breakdown.waited_for[i] if self.breakdown.waited_for else {}
+        every = at_a_time(delay if isinstance(own, np.ndarray) else own, np.flatnonzero(compute_of >= 0))
+        for node in every:
+            compute = int(compute_of[node]) if isinstance(node, int) else compute_of[node]
             done_s = cut(o.block.start_s[node] - o.block.start_s[compute], at)
-            before = cut(o.own[compute], at)
-            # Waits in the graph are no part of its duration; nor those, where they are gone, that it has for what begins here.
-            for_this = bool(self.breakdown.waited_for) and node in self.breakdown.waited_for[i].get(compute, ())
-            place = place_of(nodes, compute, self.n_stages)
+            before = cut(o.own[compute], at)  # type: ignore[index]  # of several nodes `own` is an array
+            place = _find_places(o.block.nodes, compute, self.n_stages)
             for part in self._parts.values():
+                # Waits in the graph are no part of its duration; nor those, where they are gone, that it has for what begins here.
                 if (wait_s := part.wait_s) is not None and part.waits_in_graph:
-                    is_left_out = waits is not None or (for_this and plan.everywhere(part.name))
-                    before = before - wait_s[(*place, steps)] if is_left_out else before
+                    left_out = in_graph is not None or (
+                        plan.everywhere(part.name) and _are_for(waited_for, node, compute)
+                    )
+                    before = before - np.where(left_out, wait_s[(*place, steps)], 0.0)
             runs = (done_s > 0) & (done_s < before)
             saved = 1.0 - np.divide(own[compute], before, out=np.ones(done_s.shape), where=runs)
             delay[node] = delay[node] - saved * np.clip(done_s, 0.0, np.maximum(delay[node], 0.0))
-            sooner_s = late_s[compute] - delay[compute] if compute in late_s else np.zeros(1)
+            sooner_s = np.zeros(1) if late_s is None else late_s[compute] - delay[compute]  # type: ignore[index]  # as above
             if sooner_s.any():  # ... and as much sooner as the compute does
                 delay[node] = np.minimum(delay[node], np.maximum(delay[node] - sooner_s, 0.0))
-        return own, delay
 
     def _compute(
         self,
@@ -415,6 +439,18 @@ def _cut_lanes(lanes: OfNodes, at: slice) -> Changing:
     return lanes[:, at].copy() if isinstance(lanes, np.ndarray) else [cut(array, at) for array in lanes]
 
 
+def _copy_lanes(lanes: Changing, nodes: Collection[int]) -> Mapping[int, Seconds] | Seconds:
+    """Keep the arrays of some nodes as they are; of all, where these are one array."""
+    return lanes.copy() if isinstance(lanes, np.ndarray) else {node: np.array(lanes[node]) for node in nodes}
+
+
+def _are_for(waited_for: Mapping[int, Mapping[int, Bools]], node: int | Ints, compute: int | Ints) -> bool | Bools:
+    """Say whether a compute ever waits for an operation that begins as it runs; of several with two more axes for the lanes."""
+    pairs = zip(np.atleast_1d(node).tolist(), np.atleast_1d(compute).tolist(), strict=True)
+    found = np.array([one in waited_for.get(other, ()) for one, other in pairs])
+    return bool(found[0]) if isinstance(node, int) else found[:, None, None]
+
+
 def _join_lanes(each: Sequence[OfNodes], shape: tuple[int, int]) -> OfNodes:
     """Put the arrays of several sets of changes, broadcastable to (n_steps, n_dp), in turn on the axis of steps."""
     if len(each) == 1:
@@ -429,11 +465,14 @@ def _join_lanes(each: Sequence[OfNodes], shape: tuple[int, int]) -> OfNodes:
 
 def _split_computes(o: Observed, n_stages: int) -> list[tuple[int | Ints, Place | Places]]:
     """List the computes of a block, as many as are looked at at a time, with their places."""
-    nodes = o.block.nodes
     return [
-        (some, place_of(nodes, some, n_stages) if isinstance(some, int) else places_of(nodes, some, n_stages))
-        for some in at_a_time(o.own, find_computes(nodes))
+        (some, _find_places(o.block.nodes, some, n_stages)) for some in at_a_time(o.own, find_computes(o.block.nodes))
     ]
+
+
+def _find_places(nodes: Nodes, some: int | Ints, n_stages: int) -> Place | Places:
+    """Say where one compute, or several, stand in the arrays of `Breakdown`."""
+    return place_of(nodes, some, n_stages) if isinstance(some, int) else places_of(nodes, some, n_stages)
 
 
 def _pick(factor: Seconds, place: Place | Places, steps: slice) -> Seconds:
