@@ -18,6 +18,7 @@ from diagnose.judge.proof import add_proofs
 from diagnose.judge.rules import load_rules
 from diagnose.model.analysis import ReportData
 from diagnose.model.cause import Alternative, EvidenceItem
+from diagnose.model.place import Where, Worker
 from diagnose.model.plain import to_json
 from diagnose.model.proof import Proof
 from diagnose.model.request import Request
@@ -28,6 +29,7 @@ from diagnose.report.html import page
 from diagnose.report.html.draw import COLOURS, Sheet, round_ticks, styled
 from diagnose.report.html.environment import _gather_styles
 from diagnose.report.html.picture import UNITS, level_of
+from diagnose.report.html.proof import draw_proof
 from diagnose.report.html.timelines import choose_ranks, worst_step
 from tests.jobs import random_job, random_shape, to_file
 
@@ -315,6 +317,19 @@ def test_long_documents_move_from_rank_to_rank() -> None:
     assert len(set(values.argmax(axis=0).tolist())) >= 3
     assert values.max() > 1.4
     np.testing.assert_allclose(values.mean(axis=0), 1.0, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("workers", "says"),
+    [((), "another rank from step to step"), ((Worker(0, 0),), "the same one, whose documents are longer")],
+    ids=["in turns", "one replica"],
+)
+def test_whose_documents_are_the_longest_is_said_below_the_picture(workers: tuple[Worker, ...], says: str) -> None:
+    """Where a replica is named it is no other one from step to step."""
+    data = data_of("sequence-imbalance")
+    cause = msgspec.structs.replace(data.diagnosis.causes[0], where=Where(workers=workers))
+    picture = draw_proof(data.diagnosis, cause, "documents")
+    assert picture is not None and says in picture.says
 
 
 def test_busy_experts_differ_from_stage_to_stage() -> None:

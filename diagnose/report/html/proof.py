@@ -36,6 +36,13 @@ _KINDS = {
             "to step, as long documents are dealt; with a slow worker it would be the same one."
         ),
     ),
+    "replica": (
+        "Compute by data-parallel rank and step",
+        (
+            "Compute of each rank over the mean of all in that step. All others wait for the longest: in nearly every step it is "
+            "the same one, whose documents are longer."
+        ),
+    ),
     "microbatches": (
         "Compute by microbatch and step",
         "Compute of each microbatch over the mean of all in that step: the long ones are others from step to step.",
@@ -196,7 +203,8 @@ def _finish(
     cause: Cause, proof: Proof, table: Seconds, sheet: Sheet, *, legend: tuple[tuple[str, str], ...]
 ) -> Picture:
     """Add title, sentences and the table of what a drawing shows."""
-    title, says = _KINDS["microbatches" if proof.rows[0].startswith("microbatch ") else proof.kind]
+    kind = "replica" if proof.kind == "ranks" and cause.where.workers else proof.kind
+    title, says = _KINDS["microbatches" if proof.rows[0].startswith("microbatch ") else kind]
     named = words.some_of(proof.rows[: proof.n_culprits])
     says = says.format(
         culprits="; ".join(named) or "all places",
