@@ -10,7 +10,7 @@ import numpy as np
 
 from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
 from diagnose.model.trace import Bools, Ints, Seconds, Trace
-from diagnose.numerics.robust import lower_median, median
+from diagnose.numerics.robust import median
 from diagnose.whatif.computes import COMPUTES, find_last
 from diagnose.whatif.levels import at_a_time, take
 from diagnose.whatif.observed import Observed
@@ -120,8 +120,10 @@ def delay_excess(o: Observed, carried_s: Seconds | None = None) -> dict[int, Sec
         if not late.any():
             continue
         nodes, delay = part[late], delay_s[late]
-        of_quicker = lower_median(median(delay, axis=1, keepdims=True), axis=2)[..., None]
-        usual = np.minimum(np.maximum(of_quicker, 0.0), ordinary_s[nodes, None, None])
+        # Of two ranks the quicker one says what is usual: the middle of both is neither's.
+        by_rank = median(delay, axis=1, keepdims=True) if delay.shape[2] == 2 else None
+        usual = median(delay, axis=(1, 2), keepdims=True) if by_rank is None else by_rank.min(axis=2, keepdims=True)
+        usual = np.minimum(np.maximum(usual, 0.0), ordinary_s[nodes, None, None])
         excess = np.where(delay > ratio[nodes, None, None] * usual + SHORTEST_S, delay - usual, 0.0)
         if o.block.filled is not None:  # what was filled in is nobody's time
             excess = np.where(o.block.filled[nodes], 0.0, excess)
