@@ -181,9 +181,10 @@ def find_hot(work_s: Seconds, slow: Bools) -> Seconds | None:
     pace, stays = both.mean(axis=1), np.median(both, axis=1)  # (n_virtual, n_dp)
     replicas = slow.all(axis=1) & (pace.std(axis=0) < OWN_FACTORS * np.median(pace, axis=0))
     who = np.tile(slow.T & ~replicas, (len(stays) // n_stages, 1))
-    if who[:n_stages].sum() < MANY_WORKERS or robust_deviation(
-        stays[who] - np.median(stays[who])
-    ) < OWN_FACTORS * np.median(stays[who]):
+    theirs = stays[who]
+    if who[:n_stages].sum() < MANY_WORKERS:
+        return None
+    if robust_deviation(theirs - np.median(theirs)) < OWN_FACTORS * np.median(theirs):
         return None
     by_itself = stays > np.median(stays) + FAR_DEVIATIONS * robust_deviation(stays - np.median(stays))
     both = np.where(by_itself[:, None], both - stays[:, None], both)

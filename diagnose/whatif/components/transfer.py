@@ -43,7 +43,8 @@ FINDS_ALL_SHARE, FINDS_ALL_OFTEN = 0.5, 0.05
 #: A single transfer is slow beyond this many times the upper end, and beyond this many times what that is above the usual.
 SLOW_STEP_RATIO = 1.2
 FAR_TOPS = 5.0
-#: A transfer beside a collective of its own worker has this part of the card: what is late only by that is not slow.
+#: A transfer beside a collective of its own worker has this part of the card: what is late only by that is not slow. An equal share
+#: is an argument; one real job needed it.
 CARD_SHARE = 0.5
 #: Of transfers that are so many times as long in one half of the lanes as in a tenth of them the shorter are the ordinary ones.
 TWO_LEVELS_RATIO = 2.0
