@@ -150,15 +150,19 @@ def _measure_turns(dense: Dense, follows: Ints) -> Seconds:
     No worker begins a step before it has ended the last one, and the one that waits least in between begins at once. Seconds, one
     for each step that follows another.
     """
-    nodes = dense.nodes
-    turns_s = np.full(len(follows), -np.inf)
-    for stage in range(int(nodes.stage.max()) + 1):
-        first_s, last_s = np.full((2, *dense.start_s.shape[1:]), np.nan)
-        for node in np.flatnonzero(nodes.stage == stage).tolist():
-            np.fmin(first_s, dense.start_s[node], out=first_s)
-            np.fmax(last_s, dense.end_s[node], out=last_s)
-        turns_s = np.fmax(turns_s, np.fmax.reduce(last_s[follows - 1] - first_s[follows], axis=1))
+    first_s, last_s = _span_workers(dense)
+    turns_s: Seconds = np.fmax.reduce(last_s[:, follows - 1] - first_s[:, follows], axis=(0, 2), initial=-np.inf)
     return turns_s
+
+
+def _span_workers(dense: Dense) -> tuple[Seconds, Seconds]:
+    """Say when each worker begins and ends each step, by its own clock: shape (n_stages, n_steps, n_dp) both."""
+    nodes = dense.nodes
+    first_s, last_s = np.full((2, int(nodes.stage.max()) + 1, *dense.start_s.shape[1:]), np.nan)
+    for node, stage in enumerate(nodes.stage.tolist()):
+        np.fmin(first_s[stage], dense.start_s[node], out=first_s[stage])
+        np.fmax(last_s[stage], dense.end_s[node], out=last_s[stage])
+    return first_s, last_s
 
 
 def shift_origin(
@@ -169,10 +173,12 @@ def shift_origin(
     Gives where steps began if the file had times of the whole job, what was subtracted in each step, shape (n_steps,) both and None
     where there is none, and the evidence with such times.
     """
-    first = np.fmin.reduce(np.fmin.reduce(dense.start_s, axis=0), axis=1)
-    last = np.fmax.reduce(np.fmax.reduce(dense.end_s, axis=0), axis=1)
-    length = float(np.median(last - first))
-    limit, later = max(length, 1e-9), np.diff(first) > USUAL_SHARE * (last - first)[:-1]
+    first_s, last_s = _span_workers(dense)
+    first = np.fmin.reduce(first_s, axis=(0, 2))
+    # As long as it takes who is longest at it: clocks may be further apart than a step is long.
+    length_s = np.fmax.reduce(last_s - first_s, axis=(0, 2))
+    limit = max(float(np.median(length_s)), 1e-9)
+    later = nan_median(np.diff(first_s, axis=1), axis=(0, 2)) > USUAL_SHARE * length_s[:-1]
     # Some steps may begin late, or most of them, but on the clock of the job nearly all begin about where the one before ends.
     near_s = float(np.median(np.abs(first))), float(np.min(np.abs(first))) / ORIGIN_SHARE
     some_late = bool(later.size) and later.mean() < LATER_SHARE and min(near_s) <= limit

@@ -75,6 +75,16 @@ def test_what_is_recorded_before_the_first_operation() -> None:
     assert not find_warning(load(pd.concat([late, waits])), "count from")
 
 
+def test_clocks_that_are_further_apart_than_steps_are_long() -> None:
+    """Each worker tells by its own clock that its steps follow each other: on the clock of the job, however far others are off."""
+    rows = on_clock_of_job(0.0, np.float64)
+    apart_s = 30.0 * (JOB.stage - JOB.dp_rank)
+    found = load(rows.assign(start_ts=rows.start_ts + apart_s))
+    assert found.step_origin_s is not None and not find_warning(found, "count from")
+    begins_s = (rows.start_ts + apart_s).groupby(rows.step).min()
+    np.testing.assert_allclose(np.diff(found.step_origin_s), np.diff(begins_s), rtol=1e-9)
+
+
 @pytest.mark.parametrize("stored_as", [np.float32, np.float64])
 def test_a_clock_that_is_coarse_so_far_from_zero(stored_as: type) -> None:
     """A float32 28 hours into a job counts in 8 ms: said, whatever it is stored as, and taken out of the confidence."""
