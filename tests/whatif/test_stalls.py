@@ -414,13 +414,18 @@ def test_workers_that_leave_a_save_one_after_the_other(every: int, stages: int, 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize(("ratio", "is_allocator"), [(2.0, False), (1.0, True)], ids=["like parts", "as long"])
+@pytest.mark.parametrize(
+    ("ratio", "alone", "is_allocator"),
+    [(2.0, 0.0, False), (2.0, 0.1, False), (1.0, 0.0, True)],
+    ids=["like parts", "like parts, some forwards alone", "as long"],
+)
 def test_microbatches_that_are_long_in_both_directions_on_one_stage_are_no_allocators(
-    seed: int, ratio: float, is_allocator: bool
+    seed: int, ratio: float, alone: float, is_allocator: bool
 ) -> None:
     """Backwards take twice as long as forwards: where the same ones are longer by the same part, it is what they hold."""
     stalls = at_random(marked(FORWARD, 3), 0.3, seed)
     stalls[BACKWARD] = stalls[FORWARD] * ratio
+    stalls = np.maximum(stalls, at_random(marked(FORWARD, 3), alone, seed + 1))
     assert (share_of(judged(stalls), StallKind.ALLOCATION) > 0.5) == is_allocator
 
 

@@ -23,9 +23,9 @@ MAX_MARKED_WORKERS = 64
 #: backwards are not the allocator's.
 LEVELS_A_DOUBLING = 1
 FORWARD_RATIO = 3.0
-#: Microbatches are long by what is in them where so many of the stalls of forwards are in those of backwards, too, longer by a like
-#: part (of 30 real and simulated allocators at most 0.5; documents on one stage 1.0).
-OF_MICROBATCH, LIKE_RATIO = 0.8, 1.5
+#: Microbatches are long by what is in them where so many of the stalls of the direction with fewer are in those of the other, too,
+#: longer by a like part (of 80 real and simulated allocators at most 0.33; documents, or images, on one stage 0.85 and more).
+OF_MICROBATCH, LIKE_RATIO = 0.5, 1.5
 #: Workers with fewer stalls than this part of the most have some by chance.
 MUCH_SHARE = 0.25
 
@@ -65,13 +65,13 @@ def attribute_to_allocator(found: LongStalls) -> None:
         here, elsewhere = rate(kind & mask, there[0] & mask), rate(kind & ~mask, there[0] & ~mask)
         if here <= 2.0 * elsewhere:
             at[0] &= ~kind
+    if _are_of_microbatches(at, found.share):
+        return
     alike = at[0] & _as_long_as_backwards(at, found.stalls)
     # Far more forwards than backwards of their length: collections, which hold a backward up now and then.
     if (at[0] & ~alike).sum() > FORWARD_RATIO * at[1:].sum():
         return
     at[0] = alike
-    if _are_of_microbatches(at, found.share):
-        return
     by_worker = at.reshape(shape).sum(axis=(0, 1, 3, 4))  # (n_stages, n_dp)
     most = by_worker >= MUCH_SHARE * by_worker.max()
     # A slow machine, or one that another process shares now and then, lengthens a compute by a part; an allocator takes its time.
@@ -111,7 +111,7 @@ def _are_of_microbatches(at: Bools, share: Seconds) -> bool:
     """
     ratio = np.divide(share[0], share[1], out=np.zeros_like(share[0]), where=at[0] & at[1] & (share[1] > 0))
     alike = (ratio > 1.0 / LIKE_RATIO) & (ratio < LIKE_RATIO)
-    return bool(alike.sum() > OF_MICROBATCH * at[0].sum())
+    return bool(alike.sum() > OF_MICROBATCH * min(at[0].sum(), at[1].sum()))
 
 
 def _find_subset(stalled: Ints, there: Ints, slow: Bools) -> Bools:
