@@ -78,9 +78,7 @@ def list_groups() -> tuple[FeatureGroup, ...]:
         ),
         FeatureGroup(
             periodicity.READS_AS,
-            lambda m: periodicity.measure_periodicity(
-                m.breakdown, m.gains, m.trace.evidence, on_one_clock=m.trace.step_origin_s is not None
-            ),
+            lambda m: periodicity.measure_periodicity(m.breakdown, m.gains, m.trace.evidence),
         ),
     )
 

@@ -30,8 +30,6 @@ READS_AS = {
     "where most of it is in or before these",
     "stall.loader_doubt": "likewise, that it is a loader whose workers take turns: where all workers of a job of one or two "
     "stages, or one worker that reads, lose time before steps every few of them, and no row says for what",
-    "stall.background_doubt": "how probable it is that saves between steps go on in the background: rows of some workers alone, "
-    "in a trace whose times say nothing of when the next step began",
     "stall.rare_doubt": "how probable it is that something else, as a restart, stops all workers where it was seen once and no row "
     "tells",
     "stall.input_doubt": "how probable it is that what looks like waiting for input is the end of a stop of all: it is mostly "
@@ -61,8 +59,6 @@ ONCE_CHANCE, ONCE_STEPS = TOSS_UP, (15, 30)
 #: is so was not measured: it is told beside the others, and less probable than they are. One that is late for one worker alone is
 #: as probably that of any other rank; one worker has at least this part of what is lost.
 MOST_LOADERS, READING_STAGES, LOADER_CHANCE, ALONE_SHARE = 16, 2, 0.28, 0.8
-#: Of frameworks that save asynchronously some write rows of what they do in the background.
-BACKGROUND_CHANCE = 0.3
 #: The component of what optimizers take longer: neither evaluations nor logs lie in them, and hardly a save.
 IN_OPTIMIZERS = "end-delay"
 #: Workers return from a stop of all at different times: where so much of what is waited for input is right after one, and
@@ -75,33 +71,24 @@ NEGLIGIBLE_SHARE = 0.01
 SLOW_STEP_RATIO = 1.1
 
 
-def measure_periodicity(
-    breakdown: Breakdown, gains: Gains, evidence: Evidence, *, on_one_clock: bool = True
-) -> Features:
-    """Measure when time is lost outside operations, and when all workers are slow.
-
-    `on_one_clock` says that times are of the whole job, and not relative to the start of each step.
-    """
+def measure_periodicity(breakdown: Breakdown, gains: Gains, evidence: Evidence) -> Features:
+    """Measure when time is lost outside operations, and when all workers are slow."""
     order = np.argsort(breakdown.steps, kind="stable")
     borders = _measure_borders(breakdown, order, gains, evidence)
     n_stages = breakdown.slow_workers.shape[1]
-    doubts = _measure_doubts(gains, evidence, borders, n_stages, len(order), on_one_clock=on_one_clock)
+    doubts = _measure_doubts(gains, borders, n_stages, len(order))
     return borders | doubts | {"step.shared": _share_of_steps(breakdown, order)}
 
 
-def _measure_doubts(
-    gains: Gains, evidence: Evidence, borders: Features, n_stages: int, n_steps: int, *, on_one_clock: bool
-) -> Features:
-    """Say how probable it is that what looks like a save is planned work, a loader's, or goes on in the background."""
+def _measure_doubts(gains: Gains, borders: Features, n_stages: int, n_steps: int) -> Features:
+    """Say how probable it is that what looks like a save is planned work, a loader's, or was seen once."""
     lost = {
         name: max(gains.recoverable(name), 0.0) for name, traits in gains.traits.items() if traits.border is not None
     }
     total = sum(lost.values())
     if not total:
         missing = Feature.missing("nothing that was found at the start or end of steps costs time")
-        return dict.fromkeys(
-            (f"stall.{name}_doubt" for name in ("planned", "optimizer", "loader", "background", "rare")), missing
-        )
+        return dict.fromkeys((f"stall.{name}_doubt" for name in ("planned", "optimizer", "loader", "rare")), missing)
     rows_say, period = borders["stall.checkpoint_share"].value, borders["stall.period_steps"].value
     is_told = rows_say is not None and rows_say >= EXPLAINED_SHARE
     of_all, of_first, of_reader, in_optimizers = 0.0, 0.0, 0.0, 0.0
@@ -123,18 +110,12 @@ def _measure_doubts(
     is_likely = n_stages > 1 and of_first > EXPLAINED_SHARE * total and rows_say is None
     planned = STAGES_CHANCE if is_likely else PLANNED_CHANCE
     doubt = 0.0 if is_told else planned * (1.0 - of_loader) * (1.0 - of_once)
-    saving = evidence.op == Op.CHECKPOINT
-    workers = len(np.unique(np.stack([evidence.dp[saving], evidence.stage[saving]]), axis=1).T)
-    n_workers = max((on.size for on in gains.blame_s.values()), default=0)
-    between = lost.get("between-steps", 0.0) / total
-    hidden = is_told and not on_one_clock and workers < n_workers
     mostly_optimizers = in_optimizers > of_all + of_first
     return {
         "stall.rare_doubt": Feature(of_once),
         "stall.planned_doubt": Feature(0.0 if mostly_optimizers else doubt),
         "stall.optimizer_doubt": Feature(doubt if mostly_optimizers else 0.0),
         "stall.loader_doubt": Feature(of_loader),
-        "stall.background_doubt": Feature(BACKGROUND_CHANCE * between if hidden else 0.0),
     }
 
 

@@ -4,7 +4,6 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
-from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Seconds
 from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import nan_median, robust_deviation
@@ -22,9 +21,6 @@ READS_AS = {
     "stage.change_doubt": "how probable it is that the long stage is no layout, as it is far longer at one end of the trace than "
     "at the other, beyond noise, or on all dp ranks in some steps than in others; 0 where it is as long all the time; misleads "
     "beside a fault of this stage that begins later",
-    "stage.input_doubt": "how probable it is that the long stage waits for its batches within its forwards: it is the first or the "
-    "last, is longer in forwards alone, and these vary far more than its backwards and the forwards of others do; 0 where rows "
-    "tell of waits for input; misleads where forwards of a stage do something else of varying length",
 }
 #: With one dp rank: a study has twenty uneven stages for each slow worker, but the slow workers are the severe ones.
 WORKER_CHANCE = 0.3
@@ -37,10 +33,7 @@ EVEN = 0.03
 #: What all dp ranks have in common in how much longer it is from step to step, as part of that: of 48 uneven stages, recorded and
 #: made, to 0.07, as layers do not move; of hot experts 0.3 (one job).
 VARIES, MOVES = 0.2, 0.3
-#: A stage waits for its batches within forwards where backwards are longer by this part of that at most, and its forwards vary so
-#: many times as much as other computes; layers take as long every time.
-FORWARDS_ALONE, VARY_RATIO = 0.1, 2.0
-#: ... with these parts of the steps cut off at either end.
+#: How much longer a stage is from step to step is taken with these parts of the steps cut off at either end.
 CUT_SHARE = 0.1
 #: Other stages are long, too, where they are above the usual one by this part of what the longest is, and are not most of all.
 BESIDE_LONGEST_SHARE = 0.6
@@ -78,8 +71,6 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
         )
     found["stage.contradicted_share"] = Feature(contradicted)
     found["stage.worker_doubt"] = Feature(WORKER_CHANCE if n_dp == 1 else 0.0)
-    waits = worst in (0, n_stages - 1) and forward > EVEN and backward <= FORWARDS_ALONE * forward
-    found["stage.input_doubt"] = Feature(TOSS_UP if waits and _vary_alone(breakdown, worst, n_stages) else 0.0)
     of_steps, of_ranks = (nan_median(as_peers_s, axis=axis).sum(axis=0) for axis in ((2, 4), 2))
     load_s = of_steps[:, np.argsort(breakdown.steps)].reshape(-1, n_stages, of_steps.shape[1]).sum(axis=0)
     rank_s = of_ranks.reshape(-1, n_stages, *of_ranks.shape[1:]).sum(axis=0)
@@ -87,18 +78,6 @@ def measure_stages(breakdown: Breakdown, n_stages: int) -> Features:
         excess, of_rank = (of[worst] / of[others].mean(axis=0) for of in (load_s, rank_s))
         found["stage.change_doubt"] = Feature(max(_doubt_change(excess - 1.0), _doubt_moving(np.log(of_rank))))
     return found
-
-
-def _vary_alone(breakdown: Breakdown, stage: int, n_stages: int) -> bool:
-    """Say whether forwards of a stage vary far more than its backwards and the forwards of other stages, and no row says why."""
-    if np.logical_or(*breakdown.stalls.told_of(StallKind.INPUT)).any():
-        return False
-    logs = np.log(np.maximum(breakdown.compute_s[:2], TINY_S))
-    logs -= nan_median(logs, axis=(2, 3, 4), keepdims=True)
-    there = [[of[np.isfinite(of)] for of in way] for way in logs]
-    vary = np.array([[robust_deviation(of) if of.size else 0.0 for of in way] for way in there])  # (2, n_virtual)
-    own = np.arange(vary.shape[1]) % n_stages == stage
-    return bool(vary[0, own].max() > VARY_RATIO * max(vary[1, own].max(), float(np.median(vary[0, ~own]))))
 
 
 def _doubt_moving(longer: Seconds) -> float:

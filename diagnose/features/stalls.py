@@ -77,8 +77,6 @@ READS_AS = {
     "gc row; 1 all of them; misleads where steps have no clock in common",
     "collection.asked_doubt": "how probable it is that what no row calls collections is a late loader: where it stands before the "
     "first forwards of steps, on the first stage, and the loader has no rows",
-    "collection.saved_doubt": "how probable it is that it is a save, a log or an evaluation: where it stands there, and rows of "
-    "the loader, which are there in all steps, tell of no wait",
     "collection.lone_doubt": "how probable it is that what no row calls collections is something else that stops a process: where "
     "far fewer workers have such pauses than so many would be on by chance, though each has a collector, or there are one or two, "
     "or all are in one step, or nearly all workers have them at once, or computes vary by as much; "
@@ -184,9 +182,7 @@ def measure_stalls(breakdown: Breakdown, evidence: Evidence, job: Job | None = N
     found["collection.lone_doubt"] = _doubt_collections(
         breakdown, paused_s, varies, is_told=is_told, by_count=(counted.value or 0.0) > HALF_SHARE
     )
-    by_loader, by_save = _doubt_collectors(breakdown, evidence, paused_s, is_told=is_told)
-    found["collection.asked_doubt"] = by_loader
-    found["collection.saved_doubt"] = Feature(0.0) if job is not None and job.saves is False else by_save
+    found["collection.asked_doubt"] = _doubt_collectors(breakdown, evidence, paused_s, is_told=is_told)
     found["collection.between_share"] = between
     found |= {"input.silent_share": silent} | _measure_places(breakdown, waits, varies)
     doubt = found["input.unseen_doubt"].value
@@ -803,25 +799,20 @@ def _doubt_collections(
     return Feature(LONE_CHANCE if is_lone or _are_as_short(seconds, varies()) else 0.0)
 
 
-def _doubt_collectors(
-    breakdown: Breakdown, evidence: Evidence, seconds: Seconds, *, is_told: bool
-) -> tuple[Feature, Feature]:
+def _doubt_collectors(breakdown: Breakdown, evidence: Evidence, seconds: Seconds, *, is_told: bool) -> Feature:
     """Say how probable it is that pauses like those of collections are waits for input: all stand before who reads its batch.
 
-    And that they are saves: where rows of its loader tell of no wait there, something else comes before the step.
+    Where rows of its loader tell of no wait there they are none.
     """
-    if is_told:
-        return Feature(0.0), Feature(0.0)
     paused_s = float(seconds.sum())
-    if not paused_s:
-        nothing = Feature.missing("no compute stalls in that way")
-        return nothing, nothing
+    if not paused_s and not is_told:
+        return Feature.missing("no compute stalls in that way")
     # Forwards of the first microbatch, where the model begins.
     kinds, before_s = breakdown.stalls.before[0, 0, 0], breakdown.stalls.before_s[0, 0, 0]
     of_rank = np.where(kinds == StallKind.COLLECTION, before_s, 0.0).sum(axis=0)
-    chance = Feature(COLLECTED_CHANCE if float(of_rank.sum()) >= FIRST_SHARE * paused_s else 0.0)
-    has_rows = _have_loader_rows(breakdown, evidence)[0]
-    return (Feature(0.0), chance) if of_rank[has_rows].sum() > HALF_SHARE * of_rank.sum() else (chance, Feature(0.0))
+    with_rows_s = of_rank[_have_loader_rows(breakdown, evidence)[0]].sum()
+    is_read = of_rank.sum() >= FIRST_SHARE * paused_s and with_rows_s <= HALF_SHARE * of_rank.sum()
+    return Feature(COLLECTED_CHANCE if is_read and not is_told else 0.0)
 
 
 def _are_on_few(seconds: Seconds, by_worker: Seconds) -> bool:

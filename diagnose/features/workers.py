@@ -33,8 +33,6 @@ READS_AS = {
     "worker.stage_doubt": "how probable it is that the slow worker is a long stage: with one dp rank its optimizer alone tells; "
     "where all ranks of stages fall behind their work may have grown, as that of experts or unfrozen layers; 0 where that is in "
     "forwards alone, where data is read; misleads never",
-    "worker.growth_doubt": "how probable it is that slow workers are stages whose work grew: all ranks of them fall behind, by "
-    "less than three times what others change by in the same steps; misleads where a fault begins as sequences get longer",
     "worker.optimizer_ratio": "time of the optimizers of the worker that is slow in these alone over its peers'; 2 twice as long; "
     "misleads where one worker updates more, as with unevenly split states",
     "worker.optimizer_doubt": "how probable it is that such a worker does something that its peers do not, and is not slow: its "
@@ -68,9 +66,6 @@ HOST_SHARE, HOST_CHANCE = 1.0 / 3.0, TOSS_UP
 #: With one dp rank a slow worker is told from a long stage by its optimizer alone, and that of a stage of more layers is as long.
 #: Where all of several ranks fall behind nobody else has the work of their stage.
 LAYERS_CHANCE, STAGE_CHANCE = TOSS_UP, 0.4
-#: Longer sequences, larger batches and warm-ups are more work for all stages, and not by the same part: one may fall behind by up
-#: to so many times what others change by.
-GROWTH_CHANCE, OF_OTHERS = 0.5, 3.0
 #: With one microbatch a step a burst of a worker and a storm of its allocator are the same few long computes. A machine that others
 #: share makes computes longer by a part, as certain log odds say.
 PAUSE_CHANCE, PART_ODDS, TINY_S = 0.4, 4.0, 1e-12
@@ -110,7 +105,6 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
         "loader_doubt",
         "host_doubt",
         "stage_doubt",
-        "growth_doubt",
         "pause_doubt",
         "documents_doubt",
     )
@@ -142,7 +136,6 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
                 PAUSE_CHANCE * ((alone and at.mean() < SLOW_STEP_SHARE) or _scatters(breakdown, (dp, stage), at))
             ),
             "worker.stage_doubt": Feature(_doubt_stage(breakdown) if n_members == 1 and not waits else 0.0),
-            "worker.growth_doubt": Feature(_doubt_growth(breakdown) if n_members == 1 else 0.0),
             "worker.loader_doubt": Feature(waits),
             "worker.host_doubt": Feature(_doubt_host(float(forward), float(backward))),
             "worker.documents_doubt": Feature(_doubt_documents(breakdown)),
@@ -257,22 +250,6 @@ def _whole_stages(breakdown: Breakdown) -> Bools:
     whole = np.asarray(_mainly_slow(breakdown).all(axis=0))
     level = np.log(breakdown.worker_ratio).sum(axis=(0, 2, 3)).reshape(-1, len(whole)).sum(axis=0)  # (n_stages,)
     return whole & bool(level[whole].sum() > NEARLY_ALL * level.sum())
-
-
-def _doubt_growth(breakdown: Breakdown) -> float:
-    """Say how probable it is that slow workers are stages with more work: all ranks, in steps in which others have more, too."""
-    whole = _whole_stages(breakdown)
-    if not whole.any():
-        return 0.0
-    of_stage = np.tile(whole, breakdown.compute_s.shape[1] // len(whole))
-    behind = np.log(breakdown.worker_ratio[:, of_stage]).mean(axis=(0, 1, 3))  # (n_steps,)
-    at = is_slow(behind)
-    if not at.any() or at.all() or of_stage.all():
-        return 0.0
-    others_s = nan_median(breakdown.compute_s[:, ~of_stage], axis=(2, 4))  # (n_directions, n_others, n_steps)
-    of_others = np.log(others_s / breakdown.typical_s[:, ~of_stage, None]).mean(axis=(0, 1))
-    rise, of_others = (float(x[at].mean() - x[~at].mean()) for x in (behind, of_others))
-    return GROWTH_CHANCE if rise < OF_OTHERS * abs(of_others) else 0.0
 
 
 def _doubt_layout(breakdown: Breakdown) -> float:

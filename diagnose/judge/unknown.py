@@ -48,11 +48,6 @@ SILENT_INSIDE = (
     "no rule says why: forwards take longer, and data-load rows tell of no wait then; what stops them comes once the batch is "
     "read, as collections of Python, rollouts or the making of a batch"
 )
-#: What stands between the last optimizer and the first forward of a worker whose loader is quick.
-BETWEEN = (
-    "workers begin steps late, and data-load rows tell of no wait then: what they do after the optimizer of the step before is a "
-    "save, a log or an evaluation, or a collection of Python"
-)
 #: What slow transfers may be that are random, or too few to tell.
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
 #: What may make all workers slower from one step on.
@@ -121,9 +116,6 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
         stalls, (inside, before) = analysis.breakdown.stalls, analysis.breakdown.stalls.of_kind(StallKind.INPUT)
         if stalls.inside_s[inside].sum() > stalls.before_s[before].sum():
             title, text = "unknown cause: long forwards where data is read", SILENT_INSIDE
-    saved = analysis.features.get("collection.saved_doubt")
-    if component == "gc-pause" and saved is not None and saved.value:
-        title, text = "unknown cause: steps that begin late", BETWEEN
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     if component == "transfer":
         text += f"; {BUSY_HOST if analysis.trace.is_on_one_cpu else TRANSFERS}"

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from diagnose.features.stages import long_stages, measure_stages
-from diagnose.model.stalls import StallKind
-from diagnose.numerics.chance import TOSS_UP
-from tests.features.hand import components, slowed, stalls
+from tests.features.hand import components, slowed
 
 
 def test_even_stages() -> None:
@@ -49,33 +47,6 @@ def test_the_longest_is_compared_with_the_mean_of_the_others() -> None:
     factor = np.array([1.0, 1.0, 2.0])
     found = measure_stages(components(n_stages=3, typical_s=base.typical_s * factor), 3)
     assert found["stage.ratio"].value == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(
-    ("stage", "backward", "vary", "told", "doubt"),
-    [
-        (0, 1.0, 0.1, False, TOSS_UP),
-        (2, 1.0, 0.1, False, TOSS_UP),
-        (1, 1.0, 0.1, False, 0.0),
-        (0, 1.5, 0.1, False, 0.0),
-        (0, 1.0, 0.01, False, 0.0),
-        (0, 1.0, 0.1, True, 0.0),
-    ],
-    ids=["first", "last", "in the middle", "backwards, too", "steady", "rows tell"],
-)
-def test_a_stage_that_waits_within_its_forwards(
-    stage: int, backward: float, vary: float, told: bool, doubt: float
-) -> None:
-    """Forwards that are half as long again, by now more, now less, may wait for their batches; layers are as long every time."""
-    base, rng = components(n_stages=3), np.random.default_rng(0)
-    compute_s = base.compute_s * np.exp(0.01 * rng.standard_normal(base.compute_s.shape))
-    compute_s[0, stage] *= 1.5 * np.exp(vary * rng.standard_normal(compute_s[0, 0].shape))
-    compute_s[1, stage] *= backward
-    typical_s = np.median(compute_s, axis=(2, 3, 4))
-    place = (0, 0, 0, 0, 0)
-    kept = stalls(compute_s.shape, {place: (0.1, StallKind.INPUT)} if told else {}, recorded=[place])
-    parts = components(n_stages=3, compute_s=compute_s, typical_s=typical_s, stalls=kept)
-    assert measure_stages(parts, 3)["stage.input_doubt"].value == doubt
 
 
 def test_chunks_of_a_stage_are_added_up() -> None:

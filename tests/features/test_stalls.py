@@ -725,20 +725,14 @@ def test_collections_before_first_forwards_may_be_loaders(
     pauses = of(StallKind.COLLECTION, {(*place, step, step % 2): 2.0 for step in (1, 4, 7, 8)})
     parts = stalled(before=pauses) if is_before else stalled(pauses)
     assert values(parts, "collection")["asked_doubt"] == doubt
-    assert values(parts, "collection")["saved_doubt"] == 0.0
 
 
 @pytest.mark.parametrize(("share", "loader"), [(0.5, False), (0.4, True)])
 def test_who_has_a_quick_loader_does_something_else_before_steps(share: float, *, loader: bool) -> None:
-    """Where data-load rows are there in half of the steps and tell of no wait, what comes before steps may be a save."""
+    """Where data-load rows are there in half of the steps and tell of no wait, what comes before steps is no loader's."""
     parts = stalled(before=of(StallKind.COLLECTION, {(FORWARD, 0, 0, step, 0): 2.0 for step in (1, 4, 7)}))
     rows = [(Op.DATA_LOAD, int(step)) for step in parts.steps[: round(share * N_STEPS)]]
-    found = values(parts, "collection", *rows)
-    assert (found["asked_doubt"], found["saved_doubt"]) == (
-        (COLLECTED_CHANCE, 0.0) if loader else (0.0, COLLECTED_CHANCE)
-    )
-    never = dataclasses.replace(RECORDED, saves=False)
-    assert measure_stalls(parts, evidence(rows), never)["collection.saved_doubt"].value == 0.0
+    assert values(parts, "collection", *rows)["asked_doubt"] == (COLLECTED_CHANCE if loader else 0.0)
 
 
 @pytest.mark.parametrize(

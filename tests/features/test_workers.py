@@ -7,7 +7,6 @@ import pytest
 
 from diagnose.features.workers import (
     DOCUMENTS_CHANCE,
-    GROWTH_CHANCE,
     HOST_CHANCE,
     LAYERS_CHANCE,
     LAYOUT_CHANCE,
@@ -182,18 +181,6 @@ def test_a_stage_whose_forwards_alone_wait_for_input_has_no_more_work(
     assert measure_workers(parts, what_if())["worker.stage_doubt"].value == doubt
 
 
-@pytest.mark.parametrize(("growth", "doubt"), [(1.0, 0.0), (1.1, 0.0), (1.2, GROWTH_CHANCE), (0.8, GROWTH_CHANCE)])
-def test_a_stage_whose_work_grows_with_that_of_others_may_be_no_fault(growth: float, doubt: float) -> None:
-    """Where others change by a third of what all ranks of a stage fall behind by, in the same steps, work is what changed."""
-    parts = slowed({(0, 1): 1.5, (1, 1): 1.5}, steps=slice(4, None))
-    compute_s = parts.compute_s.copy()
-    compute_s[:, :, :, 4:] *= growth
-    assert (
-        measure_workers(dataclasses.replace(parts, compute_s=compute_s), what_if())["worker.growth_doubt"].value
-        == doubt
-    )
-
-
 def test_a_worker_slow_in_one_step_says_nothing_of_a_whole_stage() -> None:
     """Beside a whole stage that falls behind another worker may be slow now and then."""
     parts = slowed({(0, 1): 1.5, (1, 1): 1.5}, steps=slice(4, None))
@@ -217,7 +204,6 @@ def test_a_worker_that_is_slow_for_one_of_its_members() -> None:
     found, by_member = (measure_workers(alone, what_if(), n_members=n) for n in (1, 4))
     assert found["worker.stage_doubt"].value and by_member["worker.stage_doubt"].value == 0.0
     assert by_member["worker.slow_share"].value == found["worker.slow_share"].value / 4  # type: ignore[operator]
-    assert by_member["worker.growth_doubt"].value == 0.0
 
 
 @pytest.mark.parametrize(("n_steps", "doubt"), [(N_STEPS, LAYERS_CHANCE), (N_STEPS // 2, 0.0)])

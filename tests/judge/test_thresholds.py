@@ -587,13 +587,6 @@ def test_forwards_that_stand_still_are_not_late(inside_s: float, which: str) -> 
     assert report_unknown(analysis, "input-delay", LEAST).title == f"unknown cause: {which} forwards where data is read"
 
 
-@pytest.mark.parametrize(("doubt", "late"), [(0.0, False), (None, False), (0.495, True)])
-def test_pauses_before_steps_that_may_be_saves_are_told_by_their_place(doubt: float | None, *, late: bool) -> None:
-    """They are no pauses like those of garbage collection, which begin in forwards."""
-    found = report_unknown(with_features(job("healthy"), collection__saved_doubt=doubt), "gc-pause", LEAST)
-    assert (found.title == "unknown cause: steps that begin late") == late
-
-
 @pytest.mark.parametrize(
     ("slowdown", "rest", "noise"),
     [(1.0995, False, False), (1.1005, False, True), (1.2495, False, True), (1.2505, True, True), (0.9, False, False)],
