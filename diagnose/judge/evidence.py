@@ -17,7 +17,9 @@ from diagnose.model.cause import TURNS, Cause, EvidenceItem, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.fingerprint import HARDWARE
 from diagnose.model.optype import DIRECTION_NAMES
+from diagnose.model.stalls import StallKind
 from diagnose.numerics.figures import write_figure, write_percent, write_ratio
+from diagnose.numerics.robust import weighted_median
 
 #: Below this probability the classifier disagrees with a rule that fires.
 DISAGREES = 0.5
@@ -41,11 +43,12 @@ OF_PERIOD = ("stall.regularity",)
 def list_evidence(
     analysis: Analysis, judgement: Judgement, benefit: Benefit, prediction: Prediction | None
 ) -> Iterator[EvidenceItem]:
-    """List a rank with more documents, conditions, those that fail, members, doubts, stalls, change points, the classifier."""
+    """List a rank with more documents, stops, conditions, those that fail, members, doubts, stalls, changes, the classifier."""
     rule = judgement.rule
     others, seldom = _name_others(analysis, rule), is_rare(analysis, rule.components)
     yield from _describe_replica(analysis, rule)
     yield from _describe_turns(analysis, rule)
+    yield from _describe_stops(analysis, rule)
     for condition, text in judgement.held:
         if (others and condition.feature in OF_SLOWEST) or (seldom and condition.feature in OF_PERIOD):
             continue
@@ -128,6 +131,21 @@ def _name_others(analysis: Analysis, rule: Rule) -> list[tuple[int, int]]:
         return []
     named = find_culprits(analysis, rule.components)
     return [] if suspects[0] in named else named
+
+
+def _describe_stops(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
+    """Say for how long a slow worker's process stops at a time, where its messages show that it is the whole process."""
+    stalled_s = analysis.breakdown.stalls.seconds_of(StallKind.WORKER)
+    is_stopped = any(analysis.breakdown.frozen_s.get(StallKind.WORKER, ()))
+    if not is_stopped or analysis.gains.traits_of(rule.components).whom != "workers" or rule.place != "workers":
+        return
+    usual_s = weighted_median(stalled_s[stalled_s > 0], stalled_s[stalled_s > 0])
+    text = (
+        f"now and then its process stops for about {write_figure(usual_s or 0.0, 2)} s: in forwards, in backwards and, in other "
+        "steps, in messages, as long; an allocator holds up no message, a link no compute, a collection no backward: look at what "
+        "else its host runs"
+    )
+    yield EvidenceItem("rule", f"{rule.id}/stops", text, {"stopped_s": usual_s})
 
 
 def _describe_silence(analysis: Analysis, judgement: Judgement) -> Iterator[EvidenceItem]:
