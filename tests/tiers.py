@@ -72,6 +72,7 @@ TIERS = {
     "tests/judge/test_unchecked.py::test_a_trace_with_the_time_between_steps": PLAIN,
     "tests/judge/test_unchecked.py::test_steps_that_do_not_follow_each_other": PLAIN,
     "tests/judge/test_unchecked.py::test_what_lies_before_steps": PLAIN,
+    "tests/judge/test_stops.py": PLAIN,
     "tests/judge/test_turns.py": PLAIN,
     "tests/judge/test_verdict.py": PLAIN,
     "tests/model/test_job_names.py::test_a_diagnosis_says_the_name": PLAIN,
@@ -208,6 +209,7 @@ TIERS = {
     "tests/whatif/test_stalls.py": PLAIN,
     "tests/whatif/test_split_backwards.py": PLAIN,
     "tests/whatif/test_starts.py": PLAIN,
+    "tests/whatif/test_stopped.py": PLAIN,
     "tests/whatif/test_transfers.py": PLAIN,
 }
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
-from diagnose.model.stalls import StallKind
+from diagnose.model.stalls import AS_LONG_RATIO, MOSTLY_SHARE, UNTOLD, StallKind
 from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import Transfers
 from diagnose.numerics.chance import TOSS_UP
@@ -67,10 +67,6 @@ PACE_QUANTILE = 0.9
 #: ... but not those that are slow at times alone, and nearer to the quick ones than to the slow ones in this part of the steps in
 #: which it is slow.
 EXTREMES, OFTEN_QUICK = (0.1, 0.9), 1.0 / 3.0
-#: Stops of a process and transfers that they hold up differ by less than this.
-AS_LONG_RATIO = 1.5
-#: ... and so do those that no row names, whatever they look like, where one or two workers at these ends have so much of them.
-UNTOLD, MOSTLY_SHARE = (StallKind.NOBODY, StallKind.COLLECTION, StallKind.ALLOCATION), 0.75
 #: One failure explains two links that are slow alike at the same times; the odds of a second one beside it are not more.
 TWO_LINKS = 0.28
 #: Slow places of real jobs with nothing injected hold up to 0.72 of the lost seconds of the other half, most of those of

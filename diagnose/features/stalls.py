@@ -618,7 +618,9 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         seconds[0, : len(start_s), 0] += start_s
     at = seconds > _least_length(seconds)
     if not at.any():
-        return dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
+        missing = dict.fromkeys(OF_EACH_KIND, Feature.missing("no compute stalls in that way"))
+        is_told = (evidence.op == row).any() and _holds_up_launches(breakdown, whose)
+        return missing | {"recorded_share": Feature(1.0)} if is_told else missing
     told_inside, told_before = stalls.told_of(whose)
     recorded_s = _sum_at(told_inside, stalls.inside_s) + _sum_at(told_before, stalls.before_s)
     before = _sum_at(stalls.of_kind(whose)[1], stalls.before_s)
@@ -650,6 +652,11 @@ def _measure(breakdown: Breakdown, evidence: Evidence, whose: StallKind, row: Op
         "together_share": Feature(float(np.median(in_step[in_step > 0])) / hit.size),
         "growth": _growth(seconds.sum(axis=(0, 1, 2, 4))[order], int(at.sum())),
     }
+
+
+def _holds_up_launches(breakdown: Breakdown, whose: StallKind) -> bool:
+    """Say whether something else than a compute begins late for a kind, as a reduction after a row of it."""
+    return any((kinds == whose).any() for of_block in breakdown.late_kinds for kinds in of_block.values())
 
 
 def _sum_at(at: Bools, seconds: Seconds) -> float:

@@ -165,7 +165,8 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
         a.reshape(len(a), -1, n_stages, *a.shape[2:]) for a in (stalled_s, work_s, (stalled_s > 0).astype(float))
     )
     often = hits.any(axis=(1, 4)).mean(axis=(0, 2))  # (n_stages, n_dp): of its places
-    is_slow = often > MOST_OF_IT
+    is_stopped = any(breakdown.frozen_s.get(StallKind.WORKER, ()))  # in messages, too, as its whole process is
+    is_slow = (often > MOST_OF_IT) | (is_stopped & (often > 0))
     found = {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0}
     if not is_slow.any():
         return found
@@ -174,7 +175,7 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
     extra, usual = (a[:, :, stage, :, :, dp].sum(axis=(1, 2, 3)) for a in (by_worker, of_work))
     ratio = 1.0 + extra / np.where(usual > 0, usual, 1.0)  # (n_directions,)
     in_step = hits[:, :, stage, :, :, dp].any(axis=(0, 1, 2))
-    is_machine = _take_a_part(breakdown, is_slow) or _come_by_the_clock(breakdown, is_slow)
+    is_machine = is_stopped or _take_a_part(breakdown, is_slow) or _come_by_the_clock(breakdown, is_slow)
     return {
         "ratio": float(ratio.mean()),
         "forward_ratio": float(ratio[0]),

@@ -11,13 +11,16 @@ from diagnose.judge.confidence import has_one_rank_doubt, is_rare, probability_o
 from diagnose.judge.members import MAX_MEMBERS_NAMED, describe_member
 from diagnose.judge.places import find_culprits, label_worker, locate, share_on
 from diagnose.judge.rule import Judgement, Rule
+from diagnose.judge.unknown import UNKNOWN_SHARE, lacks_transfers
 from diagnose.judge.worth import Benefit
 from diagnose.model.analysis import Analysis
 from diagnose.model.cause import TURNS, Cause, EvidenceItem, When
 from diagnose.model.components import COMPONENTS
 from diagnose.model.fingerprint import HARDWARE
 from diagnose.model.optype import DIRECTION_NAMES
+from diagnose.model.stalls import StallKind
 from diagnose.numerics.figures import write_figure, write_percent, write_ratio
+from diagnose.numerics.robust import weighted_median
 
 #: Below this probability the classifier disagrees with a rule that fires.
 DISAGREES = 0.5
@@ -28,6 +31,8 @@ MAX_STALLS = 8
 #: ... of those that are not far shorter than the longest.
 STALL_SHARE = 0.1
 
+#: Who is slow in one of so many steps at the beginning has no steps before, to compare with.
+FIRST_STEPS = 2
 #: So many workers that are slow one after the other are told of, each with its steps.
 MAX_TURNS = 4
 #: Features that say nothing more where another one reads the same.
@@ -41,11 +46,12 @@ OF_PERIOD = ("stall.regularity",)
 def list_evidence(
     analysis: Analysis, judgement: Judgement, benefit: Benefit, prediction: Prediction | None
 ) -> Iterator[EvidenceItem]:
-    """List a rank with more documents, conditions, those that fail, members, doubts, stalls, change points, the classifier."""
+    """List a rank with more documents, stops, conditions, those that fail, members, doubts, stalls, changes, the classifier."""
     rule = judgement.rule
     others, seldom = _name_others(analysis, rule), is_rare(analysis, rule.components)
     yield from _describe_replica(analysis, rule)
     yield from _describe_turns(analysis, rule)
+    yield from _describe_stops(analysis, rule)
     for condition, text in judgement.held:
         if (others and condition.feature in OF_SLOWEST) or (seldom and condition.feature in OF_PERIOD):
             continue
@@ -62,6 +68,7 @@ def list_evidence(
     if analysis.gains.traits_of(rule.components).whom == "workers" and rule.place == "workers":
         yield from _describe_members(analysis, rule)
     yield from _describe_doubts(analysis, rule)
+    yield from _describe_bounds(analysis, rule)
     yield from _describe_chunk(analysis, rule)
     yield from _describe_stalls(analysis, rule)
     course = analysis.courses.get("+".join(rule.components))
@@ -130,6 +137,21 @@ def _name_others(analysis: Analysis, rule: Rule) -> list[tuple[int, int]]:
     return [] if suspects[0] in named else named
 
 
+def _describe_stops(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
+    """Say for how long a slow worker's process stops at a time, where its messages show that it is the whole process."""
+    stalled_s = analysis.breakdown.stalls.seconds_of(StallKind.WORKER)
+    is_stopped = any(analysis.breakdown.frozen_s.get(StallKind.WORKER, ()))
+    if not is_stopped or analysis.gains.traits_of(rule.components).whom != "workers" or rule.place != "workers":
+        return
+    usual_s = weighted_median(stalled_s[stalled_s > 0], stalled_s[stalled_s > 0])
+    text = (
+        f"now and then its process stops for about {write_figure(usual_s or 0.0, 2)} s: in forwards, in backwards and, in other "
+        "steps, in messages, as long; an allocator holds up no message, a link no compute, a collection no backward: look at what "
+        "else its host runs"
+    )
+    yield EvidenceItem("rule", f"{rule.id}/stops", text, {"stopped_s": usual_s})
+
+
 def _describe_silence(analysis: Analysis, judgement: Judgement) -> Iterator[EvidenceItem]:
     """Say which conditions fail where the rule is silent and the classifier alone names the cause."""
     if judgement.fires:
@@ -177,6 +199,28 @@ def _describe_doubts(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
         often = "once" if hits == 1 else f"{hits:.0f} times"
         text = f"it happened {often} only, too seldom to show a period: anything that stops all workers looks like it"
         yield EvidenceItem("rule", f"{rule.id}/rare", text, {"stall.hits": hits})
+
+
+def _describe_bounds(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
+    """Say why a slow network may cost more than what comes back by what was recorded: unseen messages, or nothing that is quick."""
+    if analysis.gains.traits_of(rule.components).whom != "links":
+        return
+    late = analysis.gains.recoverable("launch-delay")
+    if lacks_transfers(analysis) and late >= UNKNOWN_SHARE:
+        text = (
+            "the gain is a lower bound: no row tells of messages between stages, and what these wait for is among operations that "
+            f"start late, which would give back {write_percent(late)}"
+        )
+        yield EvidenceItem("rule", f"{rule.id}/unseen", text, {"gain.launch-delay": late})
+    course, transfers = analysis.courses.get("+".join(rule.components)), analysis.transfers
+    onset = course.when.onset_step if course else None
+    began = onset is not None and onset > int(np.sort(analysis.breakdown.steps)[:FIRST_STEPS][-1])
+    if transfers.slow is not None and not began and transfers.slow.lacks_peers(np.isfinite(transfers.group_s)):
+        text = (
+            "the gain is a lower bound: there are no quick collectives of the same kind beside them, so they are measured against "
+            "the quickest of their own, which may be slow, too"
+        )
+        yield EvidenceItem("rule", f"{rule.id}/no-peers", text, {"groups": float(np.isfinite(transfers.group_s).sum())})
 
 
 def _describe_chunk(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:

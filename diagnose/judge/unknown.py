@@ -50,6 +50,11 @@ SILENT_INSIDE = (
 )
 #: What slow transfers may be that are random, or too few to tell.
 TRANSFERS = "a card or a switch now and then, or busy hosts: counters of ports and run queues at these times would tell"
+#: ... and what they give back where they are so in more than this part of the steps, as the rule for networks has it.
+MOST_STEPS_SHARE = 0.75
+LOWER_BOUND = (
+    "it is so in nearly all steps, and measured against the quickest of them: if these are slow, too, more comes back"
+)
 #: What may make all workers slower from one step on.
 FOR_ALL = "it may be more work, as longer sequences or batches, or what hosts share, as power"
 #: What makes such a pause.
@@ -119,7 +124,9 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
     text = text or f"time is lost to {COMPONENTS[component]}, and no rule says why"
     if component == "transfer":
         text += f"; {BUSY_HOST if analysis.trace.is_on_one_cpu else TRANSFERS}"
-    if component == "launch-delay" and _lacks_transfers(analysis):
+        steps_share = analysis.features["network.steps_share"].value
+        text += f"; {LOWER_BOUND}" if steps_share is not None and steps_share > MOST_STEPS_SHARE else ""
+    if component == "launch-delay" and lacks_transfers(analysis):
         text += f"; {NO_TRANSFERS}"
     when = date_cause(analysis, (component,), place)
     if (once := _describe_stop(analysis, component)) is not None:
@@ -151,7 +158,7 @@ def report_unknown(analysis: Analysis, component: str, least: float, rule: Rule 
     )
 
 
-def _lacks_transfers(analysis: Analysis) -> bool:
+def lacks_transfers(analysis: Analysis) -> bool:
     """Say whether several stages were recorded, and no transfer between them was."""
     there = any(of_types(block.nodes.op, P2P).any() for block in analysis.trace.blocks)
     return analysis.trace.n_stages > 1 and not there

@@ -37,6 +37,12 @@ class StallKind(enum.IntEnum):
     OTHER = 9  #: work of a type that the format does not name
 
 
+#: Stops of a process and transfers that they hold up differ by less than this; those that no row names, whatever they look like,
+#: are of one or two workers that have so much of them.
+AS_LONG_RATIO, MOSTLY_SHARE = 1.5, 0.75
+UNTOLD = (StallKind.NOBODY, StallKind.COLLECTION, StallKind.ALLOCATION)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Stalls:
     """Seconds in computes, or before them, that their work does not explain.

@@ -54,6 +54,10 @@ class SlowPlaces:
         """Say whether any place is named."""
         return bool(self.ways.any() or self.groups.any())
 
+    def lacks_peers(self, has_group: Bools) -> bool:
+        """Say whether no quick group is there to compare slow ones with, nor a slow link; `has_group` has the shape (n_stages,)."""
+        return bool(self.groups.any() and not (self.in_ring or self.ways.any()) and self.groups[has_group].all())
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Transfers:

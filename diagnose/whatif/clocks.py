@@ -32,6 +32,8 @@ MAX_LEFT = 0.4
 MIN_MOVED_SHARE = 0.02
 #: Dp ranks' clocks are told by what they end together, up to so many times as far apart as what ends the least apart.
 NEAREST_RATIO = 3.0
+#: ... where it takes no more than so many times as long as in the quickest quarter of the steps.
+LONGER_RATIO, QUICK_QUANTILE = 2.0, 0.25
 #: Of the transfers of a link in one step the receivers of so many waited, though senders do not wait for them.
 WAITED_QUANTILE = 0.1
 #: Steps on either side, and those that it takes to see a clock move.
@@ -372,12 +374,14 @@ def _across_ranks(
 ) -> tuple[Seconds, Seconds]:
     """Estimate each dp rank's offset at stage 0 against the median rank, shape (n_dp,), and how it moves, a step more.
 
-    A clock makes all that ranks do together end apart alike; a slow link makes the members of a ring end apart, too. So of all of
-    it that counts which ends least apart. 0 without dp collectives.
+    A clock makes all that ranks do together end apart alike; a slow link makes the members of a ring end apart, too, and no clock
+    makes a collective longer. So of all of it that counts which ends least apart, in steps in which it is quick. 0 without dp
+    collectives.
     """
     n_dp, order = blocks[0][0].n_dp, _order(blocks, strides)
     place, seen = np.argsort(order), 0
     ends: dict[tuple[int, int, int], list[Seconds]] = {}
+    took: dict[tuple[int, int, int], list[Seconds]] = {}
     of_steps: dict[tuple[int, int, int], list[Ints]] = {}
     for (block, graph), stride in zip(blocks, strides, strict=True):
         nodes = block.nodes
@@ -388,21 +392,26 @@ def _across_ranks(
             end_s = block.end_s[node, ::stride] - along[:, stage] - moved[here][:, :, stage]
             kind = (int(nodes.op[node]), stage, int(nodes.seq[node]))
             ends.setdefault(kind, []).append(end_s - median(end_s, axis=1, keepdims=True))
+            took.setdefault(kind, []).append((block.end_s[node] - block.start_s[node])[::stride].min(axis=1))
             of_steps.setdefault(kind, []).append(here)
     moved_s = np.zeros((len(order), n_dp))
     if n_dp == 1 or not ends:
         return np.zeros(n_dp), moved_s
     late_s = np.full((len(ends), len(order), n_dp), np.nan)
     for n, kind in enumerate(ends):
-        late_s[n, np.concatenate(of_steps[kind])] = np.concatenate(ends[kind])
-    n_steps = np.isfinite(late_s[..., 0]).sum(axis=1)
+        took_s = np.concatenate(took[kind])
+        is_quick = took_s <= LONGER_RATIO * max(float(np.quantile(took_s, QUICK_QUANTILE)), least_s)
+        late_s[n, np.concatenate(of_steps[kind])] = np.where(is_quick[:, None], np.concatenate(ends[kind]), np.nan)
+    n_steps = np.array([sum(map(len, of_kind)) for of_kind in of_steps.values()])
     late_s = late_s[2 * n_steps >= n_steps.max()]
     by_kind, spread_by_kind = _center_and_spread(late_s.swapaxes(0, 1))
     apart_s = np.nanmean(np.abs(late_s), axis=(1, 2))
     late_s = late_s[apart_s <= NEAREST_RATIO * apart_s.min()]
     center, spread = _center_and_spread(late_s.reshape(-1, n_dp))
-    by_step = nan_median(late_s, axis=0)
-    if np.isfinite(by_step).all():
+    by_step, every = nan_median(late_s, axis=0), np.arange(len(order))
+    told = np.isfinite(by_step).all(axis=1)
+    if told.any():
+        by_step = np.stack([np.interp(every, every[told], of_rank[told]) for of_rank in by_step.T], axis=1)
         moved_s, center, spread = _find_movement(by_step, np.zeros_like(by_step), center, spread, least_s)
     # Who lets the others go ends first, but only there.
     on_time = (np.abs(by_kind) < np.abs(center) / 2.0) & (np.abs(by_kind - center) > spread_by_kind)

@@ -48,6 +48,7 @@ from diagnose.whatif.observed import Observed
 from diagnose.whatif.rings import find_rings
 from diagnose.whatif.stalls import attribute_stalls, find_receiving
 from diagnose.whatif.starts import attribute_delays, attribute_held, attribute_launches, gather_delays, gather_starts
+from diagnose.whatif.stopped import attribute_to_stopped
 from diagnose.whatif.token_costs import read_token_costs
 from diagnose.whatif.variants import find_beside, find_own_places, measure_variants
 
@@ -169,6 +170,10 @@ def _take_apart(
     )
     attribute_held(observed, delays, stalls, n_stages)
     attribute_launches(observed, delays, stalls, n_stages)
+    stopped_s = attribute_to_stopped(observed, stalls, [excess for excess, _ in transfers], n_stages)
+    transfers = tuple(
+        _without(pair, {StallKind.WORKER: of_block}) for pair, of_block in zip(transfers, stopped_s, strict=True)
+    )
     frozen_s = tuple(
         find_frozen(o, at, evidence, stalls, excess, n_stages)
         for (at, o), (excess, _) in zip(iterate_blocks(observed), transfers, strict=True)
@@ -187,7 +192,8 @@ def _take_apart(
         is_told_by_ranks=apart.is_told_by_ranks and np.ndim(microbatches.told) > 0,
         queue_wait_s=queue.inside_s,
         transfers=tuple(_without(*pair) for pair in zip(transfers, frozen_s, strict=True)),
-        frozen_s={kind: tuple(of_block[kind] for of_block in frozen_s) for kind in STOPPING},
+        frozen_s={kind: tuple(of_block[kind] for of_block in frozen_s) for kind in STOPPING}
+        | {StallKind.WORKER: stopped_s},
         transfer_wait_s=transfer_wait_s,
         stalls=stalls,
         noise_ratio=noise,

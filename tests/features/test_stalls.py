@@ -748,3 +748,12 @@ def test_what_most_wait_for_before_every_step_may_be_anything(varies_s: float, t
         recorded = parts.stalls.before == StallKind.INPUT
         parts = dataclasses.replace(parts, stalls=dataclasses.replace(parts.stalls, recorded_before=recorded))
     assert values(parts, "input")["unseen_doubt"] == doubt
+
+
+@pytest.mark.parametrize(("whose", "told"), [(StallKind.ALLOCATION, 1.0), (StallKind.NOBODY, None)])
+def test_rows_before_a_reduction_are_asked_too(whose: StallKind, told: float | None) -> None:
+    """Between the last compute and the reduction of gradients no compute stalls, but a row says what the reduction waits for."""
+    late = dataclasses.replace(stalled(), late_kinds=({7: np.full((N_STEPS, 2), whose, dtype=np.int8)},))
+    found = measure_stalls(late, evidence([(Op.CUDA_MALLOC, 101)]))
+    assert found["allocator.recorded_share"].value == told
+    assert measure_stalls(late, evidence())["allocator.recorded_share"].value is None

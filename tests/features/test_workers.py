@@ -302,3 +302,16 @@ def test_computes_of_a_slow_machine_are_long_by_a_like_factor(*, on_all: bool, f
     found = slowed({(1, 0): 3.0})
     found.compute_s[:, :, 0, :, slice(None) if on_all else 1] *= factor
     assert measure_workers(found, what_if())["worker.pause_doubt"].value == doubt
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_few_stops_make_a_worker_slow_where_its_messages_stood_still_too(*, is_frozen: bool) -> None:
+    """Three computes of one worker stand still for 5 s: by themselves few, but its messages tell that its process stops."""
+    inside = dict.fromkeys(((0, 1, 0, 2, 0), (1, 1, 1, 4, 0), (0, 1, 0, 7, 0)), (5.0, StallKind.WORKER))
+    found = stalled(inside, n_microbatches=8)
+    frozen_s = {StallKind.WORKER: ({3: np.full((N_STEPS, 2), 5.0)} if is_frozen else {},)}
+    measured = measure_workers(dataclasses.replace(found, frozen_s=frozen_s), what_if())
+    assert (measured["worker.ratio"].value or 0.0) == pytest.approx(
+        1.0 + (10.0 / 80.0 + 5.0 / 160.0) / 2 if is_frozen else 1.0
+    )
+    assert measured["worker.pause_doubt"].value == 0.0

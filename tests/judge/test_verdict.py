@@ -29,6 +29,7 @@ from diagnose.judge.alternatives import merge_alternatives
 from diagnose.judge.caveats import list_caveats
 from diagnose.judge.classifier import Prediction
 from diagnose.judge.confidence import MAX_REPLAY_ERROR, chance_above, check_fidelity, student_below, trust_looks
+from diagnose.judge.evidence import list_evidence
 from diagnose.judge.rest import describe_unlooked
 from diagnose.judge.rule import Condition, Group, RuleAlternative
 from diagnose.judge.unchecked import name_unchecked
@@ -47,6 +48,7 @@ from diagnose.model.feature import Feature
 from diagnose.model.optype import Op
 from diagnose.model.place import Where
 from diagnose.model.recording import Account, Unobserved
+from diagnose.model.transfers import SlowPlaces
 from diagnose.model.whatif import WhatIf
 from tests.judge.cases import built_in, causes, culprits, diagnose_table, diagnosed, judge, make, measure, measured
 from tests.judge.given import prediction, priced, reach, silent, with_gains, with_rule
@@ -1224,3 +1226,43 @@ def test_who_waits_for_a_slow_link_that_no_row_tells_of_is_not_named_for_it() ->
     assert "no row tells of transfers between stages" in found.evidence[0].text
     (named,) = diagnose_table(table).causes
     assert named.cause == "network-fault"
+
+
+def test_messages_that_no_row_tells_of_make_the_gain_of_a_slow_card_a_lower_bound() -> None:
+    """The collectives of a slow card are recorded, its messages are not: what waits for these comes back, too, and is told."""
+    spec = JobSpec(pp=4, dp=2, microbatches=6, steps=20, seed=5)
+    table = make(spec, NetworkFault(scope="card", stage=1, dp_rank=1, slowdown=100.0)).trace
+    without = table.filter(pc.invert(pc.match_substring_regex(table["optype"].cast(pa.string()), "-send|-recv")))
+    told = []
+    for rows in (table, without):
+        (named,) = [cause for cause in diagnose_table(rows).causes if cause.cause == "network-fault"]
+        told.append([item.id for item in named.evidence if "lower bound" in item.text])
+    assert told == [[], ["network-fault/unseen"]]
+
+
+@pytest.mark.parametrize(
+    ("slow", "in_ring", "is_bound"),
+    [
+        pytest.param((True, True), False, True, id="all groups"),
+        pytest.param((True, False), False, False, id="another one is quick"),
+        pytest.param((True, True), True, False, id="its ring tells how quick they can be"),
+    ],
+)
+def test_collectives_without_quick_ones_beside_them(slow: tuple[bool, bool], in_ring: bool, is_bound: bool) -> None:
+    """Where all groups are slow from the first step on nobody knows how quick they can be: the gain is a lower bound."""
+    analysis = measured(JobSpec(pp=2, dp=3, microbatches=4, steps=10, seed=5)).analysis
+    places = dataclasses.replace(SlowPlaces.nowhere(2, 3), groups=np.array(slow), in_ring=in_ring)
+    analysis = dataclasses.replace(analysis, transfers=dataclasses.replace(analysis.transfers, slow=places))
+    (judgement,) = [j for j in judge(analysis) if j.rule.id == "network-fault"]
+    evidence = list_evidence(analysis, judgement, measure_alone(analysis.gains, judgement.rule.components), None)
+    assert any(item.id == "network-fault/no-peers" for item in evidence) == is_bound
+
+
+@pytest.mark.parametrize("steps_share", [0.9, 0.3])
+def test_slow_transfers_without_a_place_are_measured_against_themselves(steps_share: float) -> None:
+    """What is so in nearly all steps may be so in all of them: more may come back than is said."""
+    analysis = with_gains(measured(SPEC).analysis, transfer=(0.2, 0.2))
+    features = {**analysis.features, "network.steps_share": Feature(steps_share)}
+    (found,) = silent(dataclasses.replace(analysis, features=features)).causes
+    assert found.cause == "unknown"
+    assert ("more comes back" in found.evidence[0].text) == (steps_share > 0.5)

@@ -145,6 +145,23 @@ def test_ranks_that_end_apart_by_little_of_a_step(share: float, *, moves: bool) 
     assert bool(len(measure(move(job.trace, (2, 0), off_s)).clocks.steps)) == moves
 
 
+@pytest.mark.parametrize("is_ring", [True, False])
+def test_a_slow_ring_moves_no_clock(*, is_ring: bool) -> None:
+    """Ranks of a ring with a slow link end its collectives one after the other; that these take longer no clock does."""
+    spec = dataclasses.replace(SPECS["one stage"], steps=24)
+    table = make(spec).trace
+    rows = table.to_pandas()
+    rows = rows[~rows["optype"].isin(["params-all-gather", "optimizer-clip-main-grad"])]
+    later = rows["step"] >= np.unique(rows["step"])[10]
+    reduces, behind_s = rows["optype"] == "grads-reduce-scatter", 0.05 * rows["dp_rank"]
+    after = rows["optype"] == "optimizer"
+    longer_s = np.where(later, behind_s + (1.0 if is_ring else 0.0), 0.0)
+    rows["duration"] += np.where(reduces & is_ring, longer_s, 0.0)
+    rows["start_ts"] += np.where(after | (not is_ring), longer_s, 0.0)
+    changed = pa.Table.from_pandas(rows, schema=table.schema, preserve_index=False, safe=False)
+    assert measure(changed).clocks.agree == is_ring
+
+
 def test_one_host_has_one_clock() -> None:
     """Ranks of one host that end apart for some steps share something else."""
     spec = dataclasses.replace(SPECS["two stages"], steps=24)

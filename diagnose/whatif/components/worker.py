@@ -125,10 +125,13 @@ class WorkerPart(Part):
         super().ease_block(i, own, delay, at, extent)
 
     def blame(self) -> Seconds | None:
-        """Add up what each worker takes longer than its peers, and its stalls."""
+        """Add up what each worker takes longer than its peers, its stalls, and for how long its transfers stood still with it."""
         c = self.job.breakdown
         longer = fill_nan(c.compute_s) * (1.0 - 1.0 / c.worker_ratio[:, :, None])
-        return self.blame_stalls(self.job.by_worker(longer) + self._longer_s)
+        own_s = self.job.by_worker(longer + c.stalls.seconds_of(StallKind.WORKER)) + self._longer_s
+        found = self.blame_stalls(self.job.by_worker(longer) + self._longer_s)
+        # Whoever waits at the other ends of these is a victim.
+        return None if found is None else np.where(own_s > 0, found, 0.0)
 
     def _peers_of(self, i: int, at: slice) -> tuple[ByNode, Seconds]:
         """Give the peers' optimizer time for the optimizers of slow workers of a block, infinite for others, by node.
