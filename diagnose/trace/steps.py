@@ -4,6 +4,7 @@ Enters: `Dense` with all steps together. Leaves: blocks of steps that share one 
 """
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -150,15 +151,21 @@ def _measure_turns(dense: Dense, follows: Ints) -> Seconds:
     No worker begins a step before it has ended the last one, and the one that waits least in between begins at once. Seconds, one
     for each step that follows another.
     """
-    nodes = dense.nodes
     turns_s = np.full(len(follows), -np.inf)
+    for first_s, last_s in _span_stages(dense):
+        turns_s = np.fmax(turns_s, np.fmax.reduce(last_s[follows - 1] - first_s[follows], axis=1))
+    return turns_s
+
+
+def _span_stages(dense: Dense) -> Iterator[tuple[Seconds, Seconds]]:
+    """Say of each stage when its workers begin and end each step, by their own clocks: shape (n_steps, n_dp), NaN if unknown."""
+    nodes = dense.nodes
     for stage in range(int(nodes.stage.max()) + 1):
         first_s, last_s = np.full((2, *dense.start_s.shape[1:]), np.nan)
         for node in np.flatnonzero(nodes.stage == stage).tolist():
             np.fmin(first_s, dense.start_s[node], out=first_s)
             np.fmax(last_s, dense.end_s[node], out=last_s)
-        turns_s = np.fmax(turns_s, np.fmax.reduce(last_s[follows - 1] - first_s[follows], axis=1))
-    return turns_s
+        yield first_s, last_s
 
 
 def shift_origin(
@@ -170,9 +177,11 @@ def shift_origin(
     where there is none, and the evidence with such times.
     """
     first = np.fmin.reduce(np.fmin.reduce(dense.start_s, axis=0), axis=1)
-    last = np.fmax.reduce(np.fmax.reduce(dense.end_s, axis=0), axis=1)
-    length = float(np.median(last - first))
-    limit, later = max(length, 1e-9), np.diff(first) > USUAL_SHARE * (last - first)[:-1]
+    # Clocks may be further apart than a step is long: it is as long as the longest is by one clock.
+    spans = [np.fmax.reduce(last_s - first_s, axis=1) for first_s, last_s in _span_stages(dense)]
+    span_s = np.fmax.reduce(spans, axis=0)
+    length = float(np.median(span_s))
+    limit, later = max(length, 1e-9), np.diff(first) > USUAL_SHARE * span_s[:-1]
     # Some steps may begin late, or most of them, but on the clock of the job nearly all begin about where the one before ends.
     near_s = float(np.median(np.abs(first))), float(np.min(np.abs(first))) / ORIGIN_SHARE
     some_late = bool(later.size) and later.mean() < LATER_SHARE and min(near_s) <= limit

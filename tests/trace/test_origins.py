@@ -185,3 +185,15 @@ def test_ranks_that_are_steps_apart_have_times_of_the_job() -> None:
     trace = load(job)
     assert trace.step_origin_s is not None
     assert not [warning for warning in trace.warnings if "count from" in warning]
+
+
+@pytest.mark.parametrize("begin_s", [0.0, 100.0])
+def test_clocks_further_apart_than_a_step_have_times_of_the_job(begin_s: float) -> None:
+    """How long a step is no two clocks tell: by its own one, each worker begins a step after the last, as on the job's clock."""
+    job = on_clock_of_job(begin_s, np.float64)
+    found = load(job.assign(start_ts=job.start_ts + 30.0 * job.dp_rank))
+    assert found.step_origin_s is not None
+    expected = load(job).step_origin_s
+    assert expected is not None
+    np.testing.assert_allclose(np.diff(found.step_origin_s), np.diff(expected), atol=0.01)
+    assert not find_warning(found, "count from")
