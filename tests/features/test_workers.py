@@ -316,3 +316,13 @@ def test_computes_of_a_slow_machine_are_long_by_a_like_factor(*, on_all: bool, f
     found = slowed({(1, 0): 3.0})
     found.compute_s[:, :, 0, :, slice(None) if on_all else 1] *= factor
     assert measure_workers(found, what_if())["worker.pause_doubt"].value == doubt
+
+
+@pytest.mark.parametrize(("n_long", "doubt"), [(1, PAUSE_CHANCE), (8, 0.0)])
+def test_a_few_long_computes_make_no_slow_machine(n_long: int, doubt: float) -> None:
+    """A worker that is behind by one compute of eight in a step may stall in it; a slow one is behind in all of them."""
+    found = slowed({(1, 0): 1.02})
+    compute_s = np.repeat(found.compute_s[:, :, :1], 8, axis=2)
+    compute_s[:, 0, :n_long, :, 1] *= 1.5
+    found = dataclasses.replace(found, compute_s=compute_s)
+    assert measure_workers(found, what_if())["worker.pause_doubt"].value == doubt
