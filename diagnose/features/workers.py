@@ -123,6 +123,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
         at, alone = is_slow(level), breakdown.compute_s.shape[2] == 1
         forward, *backwards = ratio[:, at].mean(axis=1) if at.any() else (1.0, 1.0)
         backward = sum(backwards) / len(backwards)
+        behind = float(level[at].mean()) if at.any() else 0.0
         waits = _doubt_loader(breakdown)  # more layers, or experts, make backwards longer, too
         found = {
             "worker.ratio": Feature(float((forward + backward) / 2)),
@@ -133,7 +134,8 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
             "worker.began_share": Feature(_count_began(breakdown)),
             "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
             "worker.pause_doubt": Feature(
-                PAUSE_CHANCE * ((alone and at.mean() < SLOW_STEP_SHARE) or _scatters(breakdown, (dp, stage), at))
+                PAUSE_CHANCE
+                * ((alone and at.mean() < SLOW_STEP_SHARE) or _scatters(breakdown, (dp, stage), at, behind))
             ),
             "worker.stage_doubt": Feature(_doubt_stage(breakdown) if n_members == 1 and not waits else 0.0),
             "worker.loader_doubt": Feature(waits),
@@ -186,14 +188,18 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
     }
 
 
-def _scatters(breakdown: Breakdown, worker: tuple[int, int], at: Bools) -> bool:
-    """Say whether microbatches of the steps in which a worker is slow, (n_steps,), take it now as long as peers, now far longer."""
+def _scatters(breakdown: Breakdown, worker: tuple[int, int], at: Bools, behind: float) -> bool:
+    """Say whether microbatches of the steps in which a worker is slow, (n_steps,), take it now as long as peers, now far longer.
+
+    So they do, too, where a few of them make most of what it is behind by (log ratio): those in the middle are not.
+    """
     dp, stage = worker
     logs = np.log(np.maximum(breakdown.compute_s[:, stage :: breakdown.slow_workers.shape[1], :, at], TINY_S))
-    off = np.abs(logs - nan_median(logs, axis=2, keepdims=True))
-    by_rank = np.nansum(off.reshape(-1, off.shape[-1]), axis=0) / np.maximum(np.isfinite(off).sum(axis=(0, 1, 2, 3)), 1)
-    others = np.delete(by_rank, dp)
-    return bool(by_rank[dp] - (np.median(others) if len(others) else 0.0) > SCATTERED)
+    more = logs - nan_median(logs, axis=2, keepdims=True)
+    n = np.maximum(np.isfinite(logs).sum(axis=(0, 1, 2, 3)), 1)
+    off, few = (np.nansum(of.reshape(-1, of.shape[-1]), axis=0) / n for of in (np.abs(more), more))
+    scattered, of_few = (float(of[dp] - (np.median(np.delete(of, dp)) if len(of) > 1 else 0.0)) for of in (off, few))
+    return scattered > SCATTERED or of_few > MOST_OF_IT * behind
 
 
 def _take_a_part(breakdown: Breakdown, is_slow: Bools) -> bool:

@@ -34,8 +34,6 @@ MIN_MOVED_SHARE = 0.02
 NEAREST_RATIO = 3.0
 #: ... where it takes no more than so many times as long as in the quickest quarter of the steps.
 LONGER_RATIO, QUICK_QUANTILE = 2.0, 0.25
-#: Of the transfers of a link in one step the receivers of so many waited, though senders do not wait for them.
-WAITED_QUANTILE = 0.1
 #: Steps on either side, and those that it takes to see a clock move.
 NEIGHBOURS = 2
 MIN_STEPS_MOVING = 8
@@ -239,9 +237,8 @@ def _along_stages(
             if block.filled is not None:
                 filled = np.logical_or(*(block.filled[nodes[link == one], ::stride] for nodes in (recv, send)))
                 apart_s[filled & ~filled.all(axis=0)] = np.nan
-            first = (WAITED_QUANTILE * (np.isfinite(apart_s).sum(axis=0, keepdims=True) - 1)).astype(np.int64)
-            (waited_s,) = np.take_along_axis(np.sort(apart_s, axis=0), first, axis=0)
-            by_step = nan_median(apart_s, axis=0)
+            # Of a link's transfers in one step one at least is waited for, though senders do not wait: the first one.
+            waited_s, by_step = np.fmin.reduce(apart_s, axis=0), nan_median(apart_s, axis=0)
             seen.setdefault(divmod(one, n_stages), []).append((apart_s.reshape(-1, block.n_dp), by_step, waited_s))
     order = _order(blocks, strides)
     of_link = {link: tuple(map(np.concatenate, zip(*found, strict=True))) for link, found in seen.items()}
@@ -275,13 +272,13 @@ def _along_stages(
 def _find_meeting(*ways: tuple[Seconds, ...]) -> tuple[Seconds, Seconds, Seconds]:
     """Say how far the clock of a link's second stage is ahead, by how much later receivers of both directions end than senders.
 
-    Where a send is buffered, a receiver that comes late ends late, and only one that waited ends with it, as the first ones do. A
+    Where a send is buffered, a receiver that comes late ends late, and only one that waited ends with it, as the first one does. A
     clock is as early in one direction as it is late in the other: what is late in both is no clock's. The surer of the two counts.
 
     Parameters
     ----------
     ways : tuples of ndarray of float64
-        Seconds of all transfers, (n_transfers, n_dp); in the middle of each step, and of its first ones, (n_steps, n_dp).
+        Seconds of all transfers, (n_transfers, n_dp); in the middle of each step, and of its soonest one, (n_steps, n_dp).
 
     Returns
     -------

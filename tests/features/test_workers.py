@@ -315,3 +315,13 @@ def test_a_few_stops_make_a_worker_slow_where_its_messages_stood_still_too(*, is
         1.0 + (10.0 / 80.0 + 5.0 / 160.0) / 2 if is_frozen else 1.0
     )
     assert measured["worker.pause_doubt"].value == 0.0
+
+
+@pytest.mark.parametrize(("n_long", "doubt"), [(1, PAUSE_CHANCE), (8, 0.0)])
+def test_a_few_long_computes_make_no_slow_machine(n_long: int, doubt: float) -> None:
+    """A worker that is behind by one compute of eight in a step may stall in it; a slow one is behind in all of them."""
+    found = slowed({(1, 0): 1.02})
+    compute_s = np.repeat(found.compute_s[:, :, :1], 8, axis=2)
+    compute_s[:, 0, :n_long, :, 1] *= 1.5
+    found = dataclasses.replace(found, compute_s=compute_s)
+    assert measure_workers(found, what_if())["worker.pause_doubt"].value == doubt

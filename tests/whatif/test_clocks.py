@@ -52,6 +52,17 @@ def test_offsets_are_estimated_back(kind: str, size_s: float) -> None:
     assert np.abs(found_s - true_s).max() <= max(0.1 * np.abs(true_s).max(), 50e-6)
 
 
+def test_one_receiver_that_waited_tells_the_clocks() -> None:
+    """Where sends are buffered and all receivers of forwards but a step's first come late, that one ends with its sender."""
+    spec = dataclasses.replace(SPECS["asynchronous"], microbatches=16)
+    table = make(spec).trace
+    optypes = table["optype"].to_numpy(zero_copy_only=False).astype(str)
+    late = (optypes == "forward-recv") & (table["seq_id"].to_numpy() > 0)
+    late_s = late * np.random.default_rng(3).uniform(0.02, 0.05, len(table))
+    skewed, true_s = skew(set_column(table, "duration", table["duration"].to_numpy() + late_s), spec, 0.02)
+    assert np.abs(measure(skewed).clocks.usual_s - true_s).max() < 1e-3
+
+
 @pytest.mark.parametrize("size_s", SIZES_S)
 @pytest.mark.parametrize("kind", SPECS)
 def test_clocks_change_neither_verdict_nor_gains(kind: str, size_s: float) -> None:
