@@ -80,7 +80,7 @@ NAMES = (
     ),
     *("t25-two-lengths-p42", "t25-labels-p42"),
     *("t26-uplink-p34", "t26-gc-all-p24", "t26-slow-network-p24", "t26-lost-rows-p24", "t26-save-zb-p42"),
-    *("t26-long-replica-p34", "t26-ring-card-f8"),
+    *("t26-long-replica-p34", "t26-ring-card-f8", "t26-stopped-p42", "t28-clocks-apart-d8"),
 )
 
 
