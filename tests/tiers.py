@@ -128,6 +128,7 @@ TIERS = {
     "tests/tickets/test_webhook.py::test_two_at_once_do_not_double": LONG,
     "tests/trace/test_expert_tokens.py::test_generated_jobs_have_the_column": PLAIN,
     "tests/trace/test_load.py::test_a_step_that_begins_late_does_so_where_clocks_differ": PLAIN,
+    "tests/trace/test_load.py::test_what_runs_beside_a_step_counts_from_where_it_is_held": PLAIN,
     "tests/trace/test_overtaken.py": PLAIN,
     "tests/trace/producers/test_damage.py": LONG,
     "tests/trace/producers/test_event_timer.py": PLAIN,

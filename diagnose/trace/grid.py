@@ -107,10 +107,10 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     _refuse_idle_stages(dense.nodes, stage_labels, name)
     documents = read_documents(rows, at, dense.nodes, (n_steps, n_dp), warnings=warnings)
     evidence = _take_evidence(rows, at)
-    evidence = hold_early_recvs(dense, evidence, steps)
+    held_s, evidence = hold_early_recvs(dense, evidence, steps)
     origin, shift, evidence = shift_origin(dense, evidence, warnings)
     refuse_steps_at_a_time(dense, origin, steps, name=name)
-    of_others = _list_others(others, others_at, shift, group, members)
+    of_others = _list_others(others, others_at, held_s if shift is None else held_s + shift, group, members)
     restarted = restarted or find_silent_restart(dense, Evidence.join([evidence, of_others]), origin, steps, warnings)
     evidence, of_others, other_types = _move_steady(evidence, of_others, others.other_types, n_steps)
     if restarted:
@@ -246,15 +246,13 @@ def _number_lanes(rows: Rows, at: RowIndex, sizes: GridSizes, group: MemberLabel
 
 
 def _list_others(
-    rows: Rows, at: RowIndex, shift_s: Seconds | None, group: MemberLabels | None, members: Members | None
+    rows: Rows, at: RowIndex, shift_s: Seconds, group: MemberLabels | None, members: Members | None
 ) -> Evidence:
     """List placed rows of other types, on the clock of the step; steps by index."""
     if rows.other is None or not len(rows):
         return NO_ROWS
     step, dp, stage = (index.astype(np.int64) for index in at)
-    start_s = rows.start_s.astype(np.float64)
-    if shift_s is not None:
-        start_s -= shift_s[step]
+    start_s = rows.start_s.astype(np.float64) - shift_s[step]
     if group is not None and members is not None:
         start_s -= members.clock_s[dp, stage, group.number(rows)]
     return Evidence(rows.other.astype(np.int64), step, dp, stage, start_s, start_s + rows.duration_s)

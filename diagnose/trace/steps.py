@@ -58,23 +58,30 @@ _PIPELINED = (*DIRECTIONS, *P2P)
 _CLOSING = (Op.CLIP, Op.OPTIMIZER)
 
 
-def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
+def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> tuple[Seconds, Evidence]:
     """Begin a worker's first recv in a step, in place, where its pipeline begins that step, if that is later.
 
-    Where nothing closes a step on all stages, those that end it first wait for the next one while the first stage still works
-    on this one. That wait belongs to no step: without this it would look as if the first stage began late. Times that count from
-    such a recv count from the begin of the pipeline afterwards, those of the evidence that is given back, too.
+    Where nothing closes a step on all stages, those that end it first gather their weights and wait for the next one while the
+    first stage still works on this one. That wait belongs to no step: without this it would look as if the first stage began
+    late, and steps would overlap. Times that count from such a recv count from the begin of the pipeline afterwards.
 
     Parameters
     ----------
     steps : ndarray of int64, shape (n_steps,)
         The number of each step in the file.
+
+    Returns
+    -------
+    shift_s : ndarray of float64, shape (n_steps,)
+        What was subtracted from the times of each step.
+    evidence : Evidence
+        With such times.
     """
     nodes = dense.nodes
     feeds = nodes.stage == 0
     recvs = np.flatnonzero((nodes.op == Op.FORWARD_RECV) & ~feeds)
     if not len(recvs) or len(steps) < MIN_STEPS_IN_TURN or np.diff(steps).min() < 1:
-        return evidence
+        return np.zeros(len(steps)), evidence
     # Of the stage that every microbatch enters, shape (n_steps, n_dp): when it ended each step, and when it began it.
     end_s = np.fmax.reduce(dense.end_s[feeds], axis=0)
     begin_s = np.fmin.reduce(dense.start_s[feeds], axis=0)
@@ -82,7 +89,7 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
     np.minimum.at(begin_s, (evidence.step[waits], evidence.dp[waits]), evidence.start_s[waits])
     follows = np.flatnonzero(np.diff(steps) == 1) + 1
     if not len(follows):
-        return evidence
+        return np.zeros(len(steps)), evidence
     # On the job's clock a step begins about where the one before ends; a member may begin it before another has ended that.
     later_s = begin_s[follows] - begin_s[follows - 1]
     of_job = bool(np.mean(later_s > USUAL_SHARE * (end_s - begin_s)[follows - 1]) >= LATER_SHARE)
@@ -105,15 +112,32 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> Evidence:
         early = first_s < by_own_s
         if early[follows].mean() < LATER_SHARE or np.median((by_own_s - first_s)[early]) < least_s:
             continue
-        is_first = (dense.start_s[own] <= first_s) & early
-        dense.start_s[own] = np.where(is_first, np.fmin(by_own_s, dense.end_s[own]), dense.start_s[own])
-        held |= is_first.any(axis=(0, 2))
-    if of_job or not held.any():
-        return evidence
+        held |= _hold(dense, own, here & (nodes.op == Op.ALL_GATHER), here, np.where(early, by_own_s, first_s))
+    if of_job:
+        return np.zeros(len(steps)), evidence
     shift = np.where(held, np.fmin.reduce(dense.start_s, axis=(0, 2)) - opened_s, 0.0)
     dense.start_s -= shift[:, None]
     dense.end_s -= shift[:, None]
-    return _move(evidence, shift)
+    return shift, _move(evidence, shift)
+
+
+def _hold(dense: Dense, recvs: Ints, gathers: Bools, here: Bools, by_s: Seconds) -> Bools:
+    """Begin a stage's first recv, in place, no earlier than `by_s`, (n_steps, n_dp), and gathers until it ends as much later.
+
+    All ranks gather together, and are moved together. Says in which steps a recv was held, (n_steps,).
+    """
+    start_s, end_s = dense.start_s, dense.end_s
+    is_first = (start_s[recvs] <= np.fmin.reduce(start_s[here & ~gathers], axis=0)) & (start_s[recvs] < by_s)
+    until_s = np.fmin.reduce(end_s[recvs], axis=0)
+    early = (start_s[gathers] < np.fmin(until_s, by_s)) & is_first.any(axis=0)
+    begin_s = np.fmin.reduce(np.where(early, start_s[gathers], np.inf), axis=0, initial=np.inf)
+    through_s = np.fmax.reduce(np.where(early, end_s[gathers], -np.inf), axis=0, initial=-np.inf)
+    moved_s = np.fmax(np.fmin.reduce(np.fmin(by_s - begin_s, until_s - through_s), axis=1), 0.0)[:, None]
+    dense.start_s[gathers] += np.where(early, moved_s, 0.0)
+    dense.end_s[gathers] += np.where(early, moved_s, 0.0)
+    held_s = np.fmin(np.fmax(by_s, start_s[recvs] + moved_s), end_s[recvs])
+    dense.start_s[recvs] = np.where(is_first, held_s, start_s[recvs])
+    return np.asarray(is_first.any(axis=(0, 2)))
 
 
 def _measure_clocks(dense: Dense, least_s: float) -> Seconds:

@@ -236,7 +236,7 @@ def _along_stages(
             apart_s = np.subtract(*(block.end_s[nodes[link == one], ::stride] for nodes in (recv, send)))
             if block.filled is not None:
                 filled = np.logical_or(*(block.filled[nodes[link == one], ::stride] for nodes in (recv, send)))
-                apart_s[filled & ~filled.all(axis=0)] = np.nan
+                apart_s[filled] = np.nan
             # Of a link's transfers in one step one at least is waited for, though senders do not wait: the first one.
             waited_s, by_step = np.fmin.reduce(apart_s, axis=0), nan_median(apart_s, axis=0)
             seen.setdefault(divmod(one, n_stages), []).append((apart_s.reshape(-1, block.n_dp), by_step, waited_s))
@@ -247,14 +247,20 @@ def _along_stages(
     clips = _clip_ends(blocks, n_stages)
     begin = np.cumsum([0, *(len(block.steps) for block, _ in blocks)])
     looked_at = np.concatenate([np.arange(begin[n], begin[n + 1], stride) for n, stride in enumerate(strides)])[order]
+    # When the clip ended on the last stage whose worker has rows, and how far the clock of that one is off.
+    clip_s, clip_offset_s = (clips or [np.zeros((0, n_dp))])[0], np.zeros(n_dp)
     for stage in range(1, n_stages):
         ways = [of_link[way] for way in ((stage - 1, stage), (stage, stage - 1)) if way in of_link]
         step, spread, by_step = np.zeros(n_dp), np.zeros(n_dp), np.zeros((0, 0, 0))
+        base_s = offset_s[:, stage - 1]
         if len(ways) == 2:
             step, spread, by_step = _find_meeting(*ways)
-        elif clips is not None:
-            # Where every transfer is part of a batch, the gradient clip is left: it ends everywhere at once.
-            step, spread = _center_and_spread(clips[stage] - clips[stage - 1])
+        if clips is not None:
+            # Where every transfer is part of a batch, or a neighbour's rows are lost, the gradient clip is left: it ends at once.
+            unknown = np.isnan(step) if len(ways) == 2 else np.ones(n_dp, dtype=bool)
+            by_clip, clip_spread = _center_and_spread(clips[stage] - clip_s)
+            base_s = np.where(unknown, clip_offset_s, base_s)
+            step, spread = np.where(unknown, by_clip, step), np.where(unknown, clip_spread, spread)
         moved = np.zeros((len(order), n_dp))
         if by_step.shape[1] == len(order):
             forth_s, back_s = by_step[:, order]
@@ -262,10 +268,14 @@ def _along_stages(
                 (forth_s - back_s) / 2.0, (forth_s + back_s) / 2.0, step, spread, least_s
             )
         elif clips is not None:
-            apart_s = (clips[stage] - clips[stage - 1])[looked_at]
+            apart_s = (clips[stage] - clip_s)[looked_at]
             moved, step, spread = _find_movement(apart_s, np.zeros_like(apart_s), step, spread, least_s)
-        offset_s[:, stage] = offset_s[:, stage - 1] + np.where(np.abs(step) > MIN_OFFSET_SPREADS * spread, step, 0.0)
+        offset_s[:, stage] = base_s + np.where(np.abs(step) > MIN_OFFSET_SPREADS * spread, step, 0.0)
         moved_s[:, :, stage] = moved_s[:, :, stage - 1] + moved
+        if clips is not None:
+            has_rows = ~np.isnan(clips[stage]).all(axis=0)
+            clip_s = np.where(has_rows, clips[stage], clip_s)
+            clip_offset_s = np.where(has_rows, offset_s[:, stage], clip_offset_s)
     return offset_s, moved_s
 
 
@@ -361,9 +371,15 @@ def _clip_ends(blocks: Sequence[tuple[Block, Graph]], n_stages: int) -> list[Sec
     ends: list[list[Seconds]] = [[] for _ in range(n_stages)]
     for block, _ in blocks:
         for node in np.flatnonzero((block.nodes.op == Op.CLIP) & (block.nodes.seq == 0)).tolist():
-            ends[int(block.nodes.stage[node])].append(block.end_s[node])
+            ends[int(block.nodes.stage[node])].append(_recorded_ends(block, node))
     lengths = {sum(len(e) for e in found) for found in ends}
     return [np.concatenate(found) for found in ends] if len(lengths) == 1 and all(ends) else None
+
+
+def _recorded_ends(block: Block, node: int) -> Seconds:
+    """Say when an operation ended, (n_steps, n_dp); NaN where its row is lost."""
+    ends_s = block.end_s[node]
+    return ends_s if block.filled is None else np.where(block.filled[node], np.nan, ends_s)
 
 
 def _across_ranks(
@@ -417,12 +433,17 @@ def _across_ranks(
 
 
 def _find_together(block: Block, graph: Graph) -> list[int]:
-    """Find what ends at once on all dp ranks of a stage: their collectives and, where they have some, the gradient clip."""
+    """Find what ends at once on all dp ranks of a stage: their collectives and, where they have some, the gradient clip.
+
+    Those of a stage where the rows of a rank are lost count only where there are no others.
+    """
     members = graph.moves.members
     first = members.flat[members.begin[:-1][graph.moves.across_dp]]
     found = first[of_types(block.nodes.op[first], DP_COLLECTIVES)].tolist()
     clips = np.flatnonzero((block.nodes.op == Op.CLIP) & (block.nodes.seq == 0))
-    return [*found, *clips.tolist()] if found else []
+    together = [*found, *clips.tolist()] if found else []
+    whole = [node for node in together if not np.isnan(_recorded_ends(block, node)).all(axis=0).any()]
+    return whole or together
 
 
 def _center_and_spread(values: Seconds) -> tuple[Seconds, Seconds]:

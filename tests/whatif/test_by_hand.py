@@ -162,7 +162,9 @@ def test_ranks_are_compared_by_collectives(spread: float, found: list[float]) ->
     """With the median rank, where the difference is more than twice its spread."""
     wide = spread * np.array([-1.0, -1.0, 0.0, 1.0, 1.0])
     ends = np.stack([-1.0 - wide, wide * 0.0, 1.0 + wide], axis=1)[None]
-    block = SimpleNamespace(nodes=nodes((Op.ALL_GATHER, 0)), start_s=ends - 1.0, end_s=ends, steps=np.arange(5), n_dp=3)
+    block = SimpleNamespace(
+        nodes=nodes((Op.ALL_GATHER, 0)), start_s=ends - 1.0, end_s=ends, steps=np.arange(5), n_dp=3, filled=None
+    )
     for across_dp in (True, False):
         moves = Events.of([Event((0,), across_dp=across_dp, completes=(0,))])
         along = np.zeros((3, 1)), np.zeros((5, 3, 1))
