@@ -8,6 +8,7 @@ from diagnose.model.optype import Op
 from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import nan_median, robust_deviation
+from diagnose.numerics.turns import do_turn_round
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -90,6 +91,8 @@ def _doubt(breakdown: Breakdown) -> Feature:
     logs = np.log(breakdown.microbatch_ratio[:2]).mean(axis=0)[:, np.argsort(breakdown.steps, kind="stable")]
     logs -= logs.mean()
     pace = logs.mean(axis=0)  # (n_steps, n_dp)
+    if do_turn_round(pace):
+        return Feature(0.0)
     lasting = float(np.sum(pace[1:] * pace[:-1])) * logs.size / max(float(np.sum(logs**2)) * pace[1:].size, TINY)
     doubt = LASTING_CHANCE if lasting >= LASTING_SHARE else 0.0
     if len(logs) > 1:

@@ -117,6 +117,18 @@ def test_ranks_that_are_slow_for_a_while_have_no_long_documents(
     )
 
 
+def test_batches_that_are_dealt_by_turns_are_documents() -> None:
+    """Who is slow in one step is as quick in the next: no machine is quicker than its peers."""
+    spec = JobSpec(pp=2, dp=4, microbatches=4, steps=16, seed=5)
+    inputs = draw_inputs(spec)
+    batches = np.linspace(0.7, 1.3, spec.dp) * np.ones((spec.steps, 1))
+    batches[1::2] = batches[1::2, ::-1]
+    job = measure(record(even := dataclasses.replace(inputs, work_s=inputs.work_s * batches), simulate(even)))
+    assert [cause.cause for cause in job.diagnosis.causes] == ["sequence-imbalance"]
+    assert job.diagnosis.causes[0].recoverable == pytest.approx(0.23, abs=0.05)
+    assert job.analysis.features["sequence.other_doubt"].value == 0.0
+
+
 @pytest.mark.parametrize(
     ("alike", "near_in_time", "doubt"),
     [(0.6, True, BUSY_CHANCE), (0.75, True, 0.5 * BUSY_CHANCE), (0.9, True, 0.0), (0.6, False, 0.0)],
