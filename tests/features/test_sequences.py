@@ -154,6 +154,26 @@ def test_with_one_stage_busy_hosts_look_like_documents(alike: float, *, near_in_
     assert measure_sequences(parts, trace)["sequence.other_doubt"].value == pytest.approx(doubt)
 
 
+@pytest.mark.parametrize(
+    ("n_ranks", "n_stages", "doubt"), [(2, 1, TOSS_UP), (6, 1, 0.0), (2, 2, 0.0)], ids=["few", "all", "stages agree"]
+)
+def test_documents_of_few_ranks_may_be_their_machines(n_ranks: int, n_stages: int, doubt: float) -> None:
+    """Documents are dealt to all ranks: where the microbatches of most are even, those of two are long or their machines slow."""
+    rng = np.random.default_rng(1)
+    logs = 0.02 * rng.standard_normal((4, len(STEPS), 6))
+    logs[..., :n_ranks] += np.where(rng.random((4, len(STEPS), n_ranks)) < 0.5, 0.5, 0.0)
+    parts = components(
+        n_stages=n_stages,
+        n_dp=6,
+        n_microbatches=4,
+        forward_backward_correlation=0.9,
+        microbatch_spread=0.22,
+        microbatch_ratio=np.exp(np.stack([logs, logs])),
+    )
+    trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
+    assert measure_sequences(parts, trace)["sequence.worker_doubt"].value == doubt
+
+
 def test_most_replicas_that_fall_behind_have_no_long_documents() -> None:
     """Three of four replicas get slow: who they are is not known, and documents are not blamed for it."""
     spec = JobSpec(pp=2, dp=4, microbatches=4, steps=16, seed=5)
