@@ -8,6 +8,7 @@ from diagnose.model.optype import Op
 from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import nan_median, robust_deviation
+from diagnose.numerics.turns import do_turn_round
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -24,7 +25,8 @@ READS_AS = {
     "long, the rest is even, and as many forwards are longer by as much whose backwards are not; misleads where collections and "
     "few long documents meet",
     "sequence.worker_doubt": "how probable it is that ranks that are taken for those with longer documents are slow by themselves: "
-    "these documents are longer all the time, so that nothing tells what they cost; misleads never",
+    "these documents are longer all the time, so that nothing tells what they cost, or there is one stage, and the microbatches of "
+    "all but a few ranks are even; misleads where few ranks alone read long documents",
     "sequence.one_stage": "1 with one pipeline stage, else 0; misleads never",
     "sequence.tokens_fit": "part of the variation of the forwards that tokens and their squares explain (R squared); 1 all: the "
     "documents; misleads when all microbatches are alike, as noise is left",
@@ -51,6 +53,9 @@ BUSY_ALIKE, DOCUMENTS_ALIKE, BUSY_CHANCE = 0.7, 0.8, TOSS_UP
 NEXT_LEAST, NEXT_ALIKE = 0.25, 0.5
 #: Who is slow and who has longer documents, both all the time, are mostly the same because documents cost time.
 WORKER_CHANCE = 0.3
+#: Documents are dealt to all ranks. A few have nearly all that microbatches differ by, so many times as much as others, where these
+#: ranks alone read long ones, or their machines are slow now and then.
+FEW_RANKS, NEARLY_ALL, FAR_MORE = 1.0 / 3.0, 0.9, 4.0
 #: Up to this part of the microbatches are few; so many deviations stand out. Half as many forwards that are longer by as much, up
 #: to such a factor, while their backwards are not, were stopped: no document is short backwards.
 FEW_SHARE, STANDS_OUT, ALSO_PAUSED, ALIKE_RATIO = 0.125, 6.0, 0.5, 2.0
@@ -75,7 +80,7 @@ def measure_sequences(breakdown: Breakdown, trace: Trace) -> Features:
         ),
         "sequence.other_doubt": _doubt(breakdown),
         "sequence.paused_doubt": Feature(_doubt_documents(breakdown)),
-        "sequence.worker_doubt": Feature(WORKER_CHANCE if breakdown.is_told_by_ranks else 0.0),
+        "sequence.worker_doubt": Feature(_doubt_ranks(breakdown)),
         "sequence.one_stage": Feature(float(breakdown.typical_s.shape[1] == 1)),
         "sequence.tokens_fit": fit_tokens(breakdown, trace),
         "sequence.slow_steps": _explain_steps(breakdown, trace),
@@ -90,6 +95,8 @@ def _doubt(breakdown: Breakdown) -> Feature:
     logs = np.log(breakdown.microbatch_ratio[:2]).mean(axis=0)[:, np.argsort(breakdown.steps, kind="stable")]
     logs -= logs.mean()
     pace = logs.mean(axis=0)  # (n_steps, n_dp)
+    if do_turn_round(pace):
+        return Feature(0.0)
     lasting = float(np.sum(pace[1:] * pace[:-1])) * logs.size / max(float(np.sum(logs**2)) * pace[1:].size, TINY)
     doubt = LASTING_CHANCE if lasting >= LASTING_SHARE else 0.0
     if len(logs) > 1:
@@ -103,6 +110,18 @@ def _doubt(breakdown: Breakdown) -> Feature:
         unsure = np.clip((DOCUMENTS_ALIKE - alike) / (DOCUMENTS_ALIKE - BUSY_ALIKE), 0.0, 1.0)
         doubt = max(doubt, BUSY_CHANCE * float(min(unsure, _near_in_time(breakdown))))
     return Feature(doubt)
+
+
+def _doubt_ranks(breakdown: Breakdown) -> float:
+    """Say how probable it is that ranks with longer documents are slow by themselves, as no other stage says which are long."""
+    if breakdown.is_told_by_ranks:
+        return WORKER_CHANCE
+    if breakdown.has_token_costs or breakdown.compute_s.shape[1] > 1:
+        return 0.0
+    of_rank = (np.log(breakdown.microbatch_ratio[:2]) ** 2).mean(axis=(0, 1, 2))
+    far = of_rank > FAR_MORE * np.sort(of_rank)[(len(of_rank) - 1) // 3]
+    few = 0.0 < far.mean() <= FEW_RANKS and of_rank[far].sum() >= NEARLY_ALL * of_rank.sum()
+    return TOSS_UP if few else 0.0
 
 
 def _doubt_documents(breakdown: Breakdown) -> float:

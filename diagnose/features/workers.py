@@ -166,7 +166,8 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
     by_worker, of_work, hits = (
         a.reshape(len(a), -1, n_stages, *a.shape[2:]) for a in (stalled_s, work_s, (stalled_s > 0).astype(float))
     )
-    often = hits.any(axis=(1, 4)).mean(axis=(0, 2))  # (n_stages, n_dp): of its places
+    # Shape (n_stages, n_dp): of the places of one direction, as power slows backwards more and a processor forwards alone.
+    often = hits.any(axis=(1, 4)).mean(axis=2).max(axis=0)
     is_stopped = any(breakdown.frozen_s.get(StallKind.WORKER, ()))  # in messages, too, as its whole process is
     is_slow = (often > MOST_OF_IT) | (is_stopped & (often > 0))
     found = {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0}

@@ -15,6 +15,7 @@ from diagnose.model.members import Members
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.numerics.turns import do_turn_round
 from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO
 from diagnose.whatif.components.expert import find_experts, find_hot, find_moved, read_experts
 from diagnose.whatif.components.microbatch import Microbatches, find_microbatches
@@ -354,12 +355,17 @@ def _find_factors(
     uneven_s = even_s if told.ratio is not None else alike_s  # where tokens tell of experts, times are not asked
     left = _without_workers(uneven_s, typical_s, step_ratio, workers)
     own_places = find_own_places(left, n_stages)
-    microbatches = find_microbatches(left if own_places is None else left / own_places, by_tokens)
+    turn_round = do_turn_round(np.log(np.maximum(pace[:2] / more, TINY_RATIO)).mean(axis=(0, 1)))
+    microbatches = find_microbatches(
+        left if own_places is None else left / own_places, by_tokens, turn_round=turn_round
+    )
     if (error := microbatches.error_of_step()) > 0:
         step_ratio = without_microbatches(step_ratio, error)
         workers = _find_workers(own_s, typical_s, pace / more, step_ratio, order, is_told, drawn, workers.ratio)
         left = _without_workers(uneven_s, typical_s, step_ratio, workers)
-        microbatches = find_microbatches(left if own_places is None else left / own_places, by_tokens)
+        microbatches = find_microbatches(
+            left if own_places is None else left / own_places, by_tokens, turn_round=turn_round
+        )
     uneven = microbatches.uneven()
     left /= uneven[:, None]  # ordinary variation stays what it is
     if own_places is not None:

@@ -117,6 +117,18 @@ def test_ranks_that_are_slow_for_a_while_have_no_long_documents(
     )
 
 
+def test_batches_that_are_dealt_by_turns_are_documents() -> None:
+    """Who is slow in one step is as quick in the next: no machine is quicker than its peers."""
+    spec = JobSpec(pp=2, dp=4, microbatches=4, steps=16, seed=5)
+    inputs = draw_inputs(spec)
+    batches = np.linspace(0.7, 1.3, spec.dp) * np.ones((spec.steps, 1))
+    batches[1::2] = batches[1::2, ::-1]
+    job = measure(record(even := dataclasses.replace(inputs, work_s=inputs.work_s * batches), simulate(even)))
+    assert [cause.cause for cause in job.diagnosis.causes] == ["sequence-imbalance"]
+    assert job.diagnosis.causes[0].recoverable == pytest.approx(0.23, abs=0.05)
+    assert job.analysis.features["sequence.other_doubt"].value == 0.0
+
+
 @pytest.mark.parametrize(
     ("alike", "near_in_time", "doubt"),
     [(0.6, True, BUSY_CHANCE), (0.75, True, 0.5 * BUSY_CHANCE), (0.9, True, 0.0), (0.6, False, 0.0)],
@@ -140,6 +152,26 @@ def test_with_one_stage_busy_hosts_look_like_documents(alike: float, *, near_in_
     )
     trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
     assert measure_sequences(parts, trace)["sequence.other_doubt"].value == pytest.approx(doubt)
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "n_stages", "doubt"), [(2, 1, TOSS_UP), (6, 1, 0.0), (2, 2, 0.0)], ids=["few", "all", "stages agree"]
+)
+def test_documents_of_few_ranks_may_be_their_machines(n_ranks: int, n_stages: int, doubt: float) -> None:
+    """Documents are dealt to all ranks: where the microbatches of most are even, those of two are long or their machines slow."""
+    rng = np.random.default_rng(1)
+    logs = 0.02 * rng.standard_normal((4, len(STEPS), 6))
+    logs[..., :n_ranks] += np.where(rng.random((4, len(STEPS), n_ranks)) < 0.5, 0.5, 0.0)
+    parts = components(
+        n_stages=n_stages,
+        n_dp=6,
+        n_microbatches=4,
+        forward_backward_correlation=0.9,
+        microbatch_spread=0.22,
+        microbatch_ratio=np.exp(np.stack([logs, logs])),
+    )
+    trace = measured(JobSpec(pp=2, dp=2, microbatches=2, steps=6)).trace
+    assert measure_sequences(parts, trace)["sequence.worker_doubt"].value == doubt
 
 
 def test_most_replicas_that_fall_behind_have_no_long_documents() -> None:

@@ -56,6 +56,14 @@ def test_who_is_slow_now_and_then_is_measured(places: int) -> None:
     assert told == (pytest.approx([1.25, 1.25, 1.25, 0.5, 0.25]) if places == 2 else [1.0, 1.0, 1.0, 0.0, 0.0])
 
 
+def test_who_is_slow_in_backwards_now_and_then_is_measured() -> None:
+    """A cap of power slows backwards more than forwards, which may stay among the ordinary ones."""
+    halves = {(1, 1, mb, step, 0): (1.0, StallKind.WORKER) for mb in range(2) for step in range(0, N_STEPS, 2)}
+    found = measure_workers(stalled(halves), what_if())
+    assert found["worker.forward_ratio"].value == 1.0
+    assert found["worker.backward_ratio"].value == pytest.approx(1.25)
+
+
 def test_the_ratio_is_of_the_steps_in_which_the_worker_is_slow() -> None:
     """Twice as long in the last three of ten steps is a ratio of 2 in 30% of the steps, not 1.3 in all."""
     found = measure_workers(slowed({(0, 1): 2.0}, steps=slice(7, None)), what_if())

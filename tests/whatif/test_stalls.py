@@ -307,6 +307,24 @@ def test_processes_that_are_stopped_by_the_clock(seed: int, stages: slice, dp: A
     assert share_of(judged(inside_s), StallKind.WORKER) > 0.9
 
 
+def test_who_is_slow_for_moments_on_the_last_stage_beside_another() -> None:
+    """Backwards there come right after their forwards: both are longer by a like part, which no pause that reaches on is."""
+    spec = JobSpec(pp=4, dp=4, microbatches=16, steps=14, seed=3)
+    moments = np.where(np.random.default_rng(1).random((2, 2, 16, 14)) < 0.4, 1.8, 1.0)
+    moments[0, BACKWARD] = moments[0, FORWARD]
+    healthy = draw_inputs(spec)
+    programme, work_s = healthy.programme, healthy.work_s.copy()
+    for (dp, stage), factors in zip(((1, 3), (0, 1)), moments, strict=True):
+        for op, factor in zip((Op.FORWARD, Op.BACKWARD), factors, strict=True):
+            tasks = np.flatnonzero((programme.stage == stage) & programme.is_op(op))
+            work_s[tasks, :, dp] *= factor[programme.microbatch[tasks]]
+    slow = dataclasses.replace(healthy, work_s=work_s)
+    (cause,) = measure(record(slow, simulate(slow))).diagnosis.causes
+    assert cause.cause == "worker-fault"
+    assert {(worker.dp, worker.pp) for worker in cause.where.workers} == {(1, 3), (0, 1)}
+    assert cause.recoverable > 0.15
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_is_slow_for_moments_is_no_reference(seed: int) -> None:
     """Beside a replica that is known to be slow the other one has a few stalls: these are nobody's."""

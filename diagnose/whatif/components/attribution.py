@@ -23,6 +23,8 @@ CHANCE_DEVIATIONS = 4.0
 #: ... or it happens with less than this probability (as for onsets, prototype).
 CHANCE = 0.02
 TINY_S = 1e-12
+#: Parts by which computes are longer are alike up to such a factor.
+LIKE_RATIO = 1.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,14 +62,19 @@ class LongStalls:
         """Attribute the stalls at some places, where nothing was attributed to them yet."""
         assign(self.stalls, at, kind)
 
-    def reached_by(self, forward: Bools) -> Bools:
+    def reached_by(self, forward: Bools, *, alike: bool = True) -> Bools:
         """Mark the long backwards right after some forwards: a pause that begins in the one may end in the other.
 
+        It splits anyhow. Not those that are longer by a part like their forward's, as on a slow machine, if `alike` is False.
         Forwards have shape (n_virtual, n_microbatches, n_steps, n_dp), backwards one more axis in front: all other directions.
         """
         found = np.zeros(self.long[1:].shape, dtype=bool)
         for steps, (direction, virtual, microbatch), before in self.follow:
-            found[direction - 1, virtual, microbatch, steps] = forward[(*before[1:], steps)]
+            reached = forward[(*before[1:], steps)]
+            if not alike:
+                part, part_before = self.share[direction, virtual, microbatch, steps], self.share[(*before, steps)]
+                reached = reached & ~((part < LIKE_RATIO * part_before) & (part_before < LIKE_RATIO * part))
+            found[direction - 1, virtual, microbatch, steps] = reached
         return np.asarray(found & self.long[1:])
 
     def late_or_long(self, *place: int) -> tuple[Bools, Bools]:

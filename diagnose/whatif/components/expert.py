@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from diagnose.model.components import Experts
 from diagnose.model.trace import Bools, Seconds
-from diagnose.numerics.robust import MAD_TO_SIGMA, keep_where, lower_median, nan_median, robust_deviation, take_where
+from diagnose.numerics.robust import (
+    MAD_TO_SIGMA,
+    keep_where,
+    lower_median,
+    nan_median,
+    robust_deviation,
+    take_where,
+    weighted_median,
+)
 from diagnose.whatif.components.component import Component, Lanes, Part, mix
 from diagnose.whatif.computes import Place, Places, iterate_blocks, list_computes, place_of
 from diagnose.whatif.medians import TINY_RATIO, nearest_zero_center
@@ -352,8 +360,10 @@ def _fit_loads(load: Seconds, excess: Seconds, of_each: int | tuple[int, ...]) -
     x = np.nan_to_num(load - np.nanmean(load, axis=of_each, keepdims=True))
     squares = (x * x).sum(axis=(2, 4))  # (2, n_virtual, n_steps)
     far, high = (values - nan_median(values, axis=of_each, keepdims=True) for values in (load, excess))
-    usual = np.abs(far) > nan_median(np.abs(far), axis=(2, 3, 4), keepdims=True)
-    predicted = excess - high + far * (nan_median(high[usual] / far[usual], axis=0) if usual.any() else 0.0)
+    usual = there & (far != 0)
+    # What is far above the others tells most: where one stage alone is uneven, what the others vary by tells nothing.
+    slope = weighted_median(high[usual] / far[usual], np.abs(far[usual]))
+    predicted = excess - high + far * (slope or 0.0)
     for _ in range(N_ROUNDS):
         width = CLIP_DEVIATIONS * robust_deviation((excess - predicted)[there])
         y = np.clip(excess, predicted - width, predicted + width)  # a pause is no work, the longest of experts is

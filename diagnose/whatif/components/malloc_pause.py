@@ -12,7 +12,7 @@ from diagnose.numerics.chance import (
     weigh_part_against_length,
     weigh_time_against_count,
 )
-from diagnose.whatif.components.attribution import CHANCE, TINY_S, LongStalls, rate
+from diagnose.whatif.components.attribution import CHANCE, LIKE_RATIO, TINY_S, LongStalls, rate
 from diagnose.whatif.components.component import Component, Part
 
 #: Workers on whose backwards stalls are so many times as frequent as on a usual worker have a bad allocator.
@@ -25,7 +25,7 @@ LEVELS_A_DOUBLING = 1
 FORWARD_RATIO = 3.0
 #: Microbatches are long by what is in them where so many of the stalls of the direction with fewer are in those of the other, too,
 #: longer by a like part (of 80 real and simulated allocators at most 0.33; documents, or images, on one stage 0.85 and more).
-OF_MICROBATCH, LIKE_RATIO = 0.5, 1.5
+OF_MICROBATCH = 0.5
 #: Workers with fewer stalls than this part of the most have some by chance.
 MUCH_SHARE = 0.25
 
@@ -89,6 +89,27 @@ def attribute_to_allocator(found: LongStalls) -> None:
     if odds < 0 and not is_told:
         is_slow |= _come_by_the_clock(found, np.tile(most, (n_chunks, 1))) > -np.log(CHANCE)
     found.assign(at, StallKind.WORKER if is_slow else StallKind.ALLOCATION)
+    if is_slow:
+        _attribute_beside(found, exists[1])
+
+
+def _attribute_beside(found: LongStalls, exists: Ints) -> None:
+    """Attribute stalls to machines that are slow beside others that are known to be, on last stages, too.
+
+    There backwards come right after their forwards. `exists` counts what is computed backwards, shape (n_stages, n_steps, n_dp), in
+    time.
+    """
+    slow_s, n_chunks = found.stalls.seconds_of(StallKind.WORKER), found.long.shape[1] // found.n_stages
+    backward = found.long[1:] & ~found.reached_by(found.long[0], alike=False)
+    by_stage = (len(found.long), n_chunks, found.n_stages, *found.long.shape[2:])
+    stalled = backward.reshape(-1, *by_stage[1:]).sum(axis=(0, 1, 3))[:, found.in_time]
+    slow: Bools = np.any(slow_s.reshape(by_stage), axis=(0, 1, 3, 4))
+    subset, all_s = _find_subset(stalled, exists, slow), found.stalls.inside_s + found.stalls.before_s
+    stalled_s = np.where(found.long, all_s, 0.0).reshape(by_stage).sum(axis=(0, 1, 3, 4))
+    most = subset & (stalled_s > MUCH_SHARE * stalled_s.max(initial=0.0, where=subset))
+    at = found.long & np.tile(most, (n_chunks, 1))[:, None, None, :]
+    at[0] &= _as_long_as_backwards(at, found.stalls)
+    found.assign(at, StallKind.WORKER)
 
 
 def attribute_late_to_allocator(found: LongStalls) -> None:

@@ -107,7 +107,7 @@ def _take_ordinary(ratio: Seconds, part: Seconds | float) -> Seconds:
     return np.exp(part * np.clip(logs, -most, most))
 
 
-def find_microbatches(left: Seconds, told: Seconds | float = 1.0) -> Microbatches:
+def find_microbatches(left: Seconds, told: Seconds | float = 1.0, *, turn_round: bool = False) -> Microbatches:
     """Find what a microbatch takes on every stage, forward and backward each with its own slope.
 
     However little they differ it is found: whether it matters is for the replay to say.
@@ -118,6 +118,8 @@ def find_microbatches(left: Seconds, told: Seconds | float = 1.0) -> Microbatche
         Durations over everything found before.
     told : ndarray of float64, shape (n_microbatches, n_steps, n_dp), or float
         How much longer microbatches are by their tokens.
+    turn_round : bool
+        Whether ranks that are slow in some steps are quick in others: then it is their documents, though a whole step has them.
     """
     logs = np.log(np.maximum(left, TINY_RATIO))
     forward, backward, *_ = nearest_zero_center(logs, axis=1)  # (n_microbatches, n_steps, n_dp)
@@ -145,9 +147,9 @@ def find_microbatches(left: Seconds, told: Seconds | float = 1.0) -> Microbatche
     slopes = [1.0, *(_slope_of(centered[0], of) for of in centered[1:])]
     slope = slopes[1]
     shared = nearest_zero_center(np.concatenate([of / by for of, by in zip(logs, slopes, strict=True)]), axis=0)
-    share = _share_of_stages(logs, slope)
+    share = _share_of_stages(logs, slope, turn_round=turn_round)
     shared = shared * share
-    busy = _find_busy(logs)
+    busy = _find_busy(logs) & (not turn_round)
     shared = np.where(busy, 0.0, shared)
     ratio = told * np.exp(fill_nan(np.stack([shared * by for by in slopes])))
     ordinary = _measure_ordinary(halves, slope, one_stage=stage_share is None)
@@ -264,7 +266,7 @@ def _share_of_looks(forward: Seconds, backward: Seconds) -> float:
     return min(alone / error, 1.0) if error > 0 else 1.0
 
 
-def _share_of_stages(logs: Seconds, slope: float) -> Seconds | float:
+def _share_of_stages(logs: Seconds, slope: float, *, turn_round: bool = False) -> Seconds | float:
     """Say which part of the mean over stages is what they share, 0..1: the rest is the mean of what each stage has by itself.
 
     Of each rank, shape (n_dp,), where it has microbatches enough.
@@ -278,8 +280,10 @@ def _share_of_stages(logs: Seconds, slope: float) -> Seconds | float:
         return 1.0
     width = BOUND_DEVIATIONS * robust_deviation(take_where(there, both))
     both = keep_where(there, np.clip(both, -width, width))
-    # Microbatches of one worker and step must differ, not steps or workers.
-    both = keep_where(there, both - both.sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=1, keepdims=True), 1))
+    if not turn_round:  # else microbatches of one worker and step must differ, not steps or workers
+        both = keep_where(
+            there, both - both.sum(axis=1, keepdims=True) / np.maximum(there.sum(axis=1, keepdims=True), 1)
+        )
     squares, total = both**2, both.sum(axis=0)
     pairs = (total**2 - squares.sum(axis=0)) / np.maximum(n * (n - 1), 1)  # mean product of two stages
     axis = None if both.shape[1] * both.shape[2] < MIN_OF_RANK else (0, 1)

@@ -196,6 +196,20 @@ def test_columns_prove_what_times_do_not() -> None:
     assert analysis.gains.recoverable("expert") == pytest.approx(true, abs=0.01)
 
 
+def test_one_stage_whose_hot_experts_move() -> None:
+    """On other stages all have nearly as many tokens, which show no cost: what is far from the mean tells what a token costs."""
+    rng = np.random.default_rng(7)
+    load = 0.02 * rng.standard_normal((2, 4, 12, 12, 8))
+    hot = np.zeros((12, 8), dtype=bool)
+    hot[np.arange(12), np.arange(12) // 3] = hot[np.arange(12), 4 + np.arange(12) // 3] = True
+    load[:, 1] += np.where(hot, 2.4, -0.8) * (1.0 + 0.3 * rng.standard_normal((12, 12, 8)))
+    work_s = 1.0 + 0.004 * rng.standard_normal(load.shape)
+    work_s[:, 1] *= 1.0 + 0.5 * load[:, 1]
+    fit, ratio = _fit_tokens(load, work_s)
+    assert fit > 0.95 and ratio is not None
+    assert np.ptp(np.median(np.log(work_s / ratio)[0, 1], axis=0)) < 0.05
+
+
 def test_columns_tell_with_one_stage() -> None:
     """With one stage nothing but the column parts experts from documents; a column that predicts nothing proves nothing."""
     spec = dataclasses.replace(SPEC, pp=1, dp=8, steps=20)

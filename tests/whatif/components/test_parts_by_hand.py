@@ -9,6 +9,7 @@ import pytest
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence, Nodes, Seconds
+from diagnose.numerics.turns import do_turn_round
 from diagnose.whatif.components.attribution import more_than_chance
 from diagnose.whatif.components.between_steps import BetweenStepsPart
 from diagnose.whatif.components.component import Component, Extent, Members, Part, find_parts, mix
@@ -458,6 +459,29 @@ def test_a_machine_is_slow_for_moments(length: int, n_ranks: int, busy: list[boo
     found = find_microbatches(left)
     assert found.busy is not None and found.busy.tolist() == busy
     assert (found.ratio[..., 0] == 1.0).all() == busy[0]
+
+
+@pytest.mark.parametrize("n_stages", [1, 2])
+def test_documents_that_fill_whole_steps_of_ranks(n_stages: int) -> None:
+    """Batches are sorted and dealt the other way round in each step: who is slow in one step is quick in the next."""
+    rng = np.random.default_rng(3)
+    batches = 0.4 * np.linspace(-1.0, 1.0, 5) * np.where(np.arange(16) % 2, 1.0, -1.0)[:, None]  # (n_steps, n_dp)
+    logs = batches + 0.01 * rng.standard_normal((2, n_stages, 6, 16, 5))
+    assert do_turn_round(logs.mean(axis=(0, 1, 2)))
+    found = find_microbatches(np.exp(logs), turn_round=True)
+    assert found.busy is not None and not found.busy.any()
+    assert np.log(found.ratio).mean(axis=(0, 1)) == pytest.approx(batches, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "on", [[[0], []], [[0], [1]], [[0, 1], [2, 3]]], ids=["now and then", "by turns", "two by turns"]
+)
+def test_slow_machines_do_not_turn_round(on: list[list[int]]) -> None:
+    """They are never quicker than their peers, whichever of them are slow in a step."""
+    pace = 0.01 * np.random.default_rng(4).standard_normal((16, 5))
+    for step in range(16):
+        pace[step, on[step % 2]] += 0.5
+    assert not do_turn_round(pace)
 
 
 def test_pauses_of_forwards_are_no_busy_machine() -> None:
