@@ -811,15 +811,17 @@ def _doubt_collectors(breakdown: Breakdown, evidence: Evidence, seconds: Seconds
 
     Where rows of its loader tell of no wait there they are none.
     """
+    if is_told:
+        return Feature(0.0)
     paused_s = float(seconds.sum())
-    if not paused_s and not is_told:
+    if not paused_s:
         return Feature.missing("no compute stalls in that way")
     # Forwards of the first microbatch, where the model begins.
     kinds, before_s = breakdown.stalls.before[0, 0, 0], breakdown.stalls.before_s[0, 0, 0]
     of_rank = np.where(kinds == StallKind.COLLECTION, before_s, 0.0).sum(axis=0)
     with_rows_s = of_rank[_have_loader_rows(breakdown, evidence)[0]].sum()
     is_read = of_rank.sum() >= FIRST_SHARE * paused_s and with_rows_s <= HALF_SHARE * of_rank.sum()
-    return Feature(COLLECTED_CHANCE if is_read and not is_told else 0.0)
+    return Feature(COLLECTED_CHANCE if is_read else 0.0)
 
 
 def _are_on_few(seconds: Seconds, by_worker: Seconds) -> bool:

@@ -77,11 +77,11 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> tuple[Sec
     evidence : Evidence
         With such times.
     """
-    nodes = dense.nodes
+    nodes, unmoved = dense.nodes, (np.zeros(len(steps)), evidence)
     feeds = nodes.stage == 0
     recvs = np.flatnonzero((nodes.op == Op.FORWARD_RECV) & ~feeds)
     if not len(recvs) or len(steps) < MIN_STEPS_IN_TURN or np.diff(steps).min() < 1:
-        return np.zeros(len(steps)), evidence
+        return unmoved
     # Of the stage that every microbatch enters, shape (n_steps, n_dp): when it ended each step, and when it began it.
     end_s = np.fmax.reduce(dense.end_s[feeds], axis=0)
     begin_s = np.fmin.reduce(dense.start_s[feeds], axis=0)
@@ -89,7 +89,7 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> tuple[Sec
     np.minimum.at(begin_s, (evidence.step[waits], evidence.dp[waits]), evidence.start_s[waits])
     follows = np.flatnonzero(np.diff(steps) == 1) + 1
     if not len(follows):
-        return np.zeros(len(steps)), evidence
+        return unmoved
     # On the job's clock a step begins about where the one before ends; a member may begin it before another has ended that.
     later_s = begin_s[follows] - begin_s[follows - 1]
     of_job = bool(np.mean(later_s > USUAL_SHARE * (end_s - begin_s)[follows - 1]) >= LATER_SHARE)
@@ -114,7 +114,7 @@ def hold_early_recvs(dense: Dense, evidence: Evidence, steps: Ints) -> tuple[Sec
             continue
         held |= _hold(dense, own, here & (nodes.op == Op.ALL_GATHER), here, np.where(early, by_own_s, first_s))
     if of_job:
-        return np.zeros(len(steps)), evidence
+        return unmoved
     shift = np.where(held, np.fmin.reduce(dense.start_s, axis=(0, 2)) - opened_s, 0.0)
     dense.start_s -= shift[:, None]
     dense.end_s -= shift[:, None]
