@@ -47,7 +47,8 @@ def add_hidden_barriers(
     }
     every = _barrier_sources(layout, graph)
     computes = [node for node in every if Op(int(block.nodes.op[node])) in COMPUTE]
-    late = _list_late(graph, start_s, block.end_s, (WORTH_SHARE - ROUNDING) * step_s) - first_forwards
+    late = _list_late(graph, start_s, block.end_s, (WORTH_SHARE - ROUNDING) * step_s)
+    opens = graph.sources.lengths == 0
     for sources in (every, computes):
         barriers: dict[int, tuple[Barrier, ...]] = {}
         for event in graph.events if late else ():
@@ -58,11 +59,14 @@ def add_hidden_barriers(
                 lanes = _lane_mean(delay) > WORTH_SHARE * step_s
                 if not lanes.any():
                     continue
-                candidates = [
-                    source
-                    for source in sources
-                    if source not in event.members and (op[source] != Op.OPTIMIZER or op[node] == Op.ALL_GATHER)
-                ]
+                if node in first_forwards:  # a step begins: whoever begins it last keeps the others waiting
+                    candidates = [source for source in graph.waits[node] if opens[source]]
+                else:
+                    candidates = [
+                        source
+                        for source in sources
+                        if source not in event.members and (op[source] != Op.OPTIMIZER or op[node] == Op.ALL_GATHER)
+                    ]
                 found = _find_barriers(block.nodes, start_s, end_s, node, delay, lanes, candidates)
                 if found:
                     left = _left_over(start_s[node], end_s, delay, found)

@@ -319,6 +319,20 @@ def test_without_learned_waits_the_gain_is_lost(shared: Path) -> None:
     assert gain < 0.3
 
 
+@pytest.mark.parametrize("starts_together", [True, False])
+def test_who_begins_a_step_late_keeps_the_others_waiting(starts_together: bool) -> None:
+    """Where all begin together, behind recvs that were posted before: the wait leaves with the save of rank 0."""
+    spec = JobSpec(pp=2, vpp=2, dp=3, steps=12, p2p="asynchronous", gathers_last=True, seed=25)
+    spec = dataclasses.replace(spec, starts_together=starts_together)
+    fault = CheckpointStall(
+        period_steps=4, duration_s=10.0 * spec.forward_s, first_rank_only=True, where="before", recorded=False
+    )
+    job = generate(spec, [fault])
+    m = measure(job.trace)
+    assert ((Op.FORWARD, 0) in barriers(m)) == starts_together
+    assert abs(m.gains.recoverable("start-delay") - job.truth.faults[0].recoverable) < GAIN_TOLERANCE
+
+
 # ------------------------------------------------------------------------------------------ what must not be learned
 
 
