@@ -37,7 +37,7 @@ from diagnose.model.trace import Evidence
 from diagnose.trace.collectives.recognise import find_dumps
 from diagnose.trace.load import load_trace
 from diagnose.whatif.clean import split_clean
-from diagnose.whatif.clocks import carry_over
+from diagnose.whatif.clocks import carry_over, correct_clocks
 from diagnose.whatif.components.between_steps import blame_leads, explain_between, measure_between, measure_tails
 from diagnose.whatif.components.other_work import describe_types
 from diagnose.whatif.delays import measure_carried
@@ -305,7 +305,10 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
     removal = Removal(observed, breakdown, n_stages=trace.n_stages, between_s=between_s, tail_s=tail_s)
     gains = removal.gains([rule.components for rule in rule_set.rules])
     request.report("judging")
-    clock_offset_s = clocks.find_extremes()
+    if clocks.are_apart(gains.recorded_s):
+        on_one_clock = dataclasses.replace(trace, blocks=tuple(correct_clocks(block, clocks) for block in trace.blocks))
+        prepared = prepare(on_one_clock)
+        what_if = explore(on_one_clock, prepared)
     transfers = measure_transfers(removal)
     suspects = find_suspects(trace, breakdown, transfers)
     return Analysis(
@@ -323,9 +326,10 @@ def analyse_job(request: Request, rule_set: RuleSet) -> Analysis:
             least=max(least_gain(request.min_speedup), MATERIAL_SHARE),
         ),
         suspects=suspects,
-        fidelity=check_fidelity(what_if, gains, clock_offset_s, lambda: measure_beside(trace.blocks)),
+        fidelity=check_fidelity(what_if, gains, lambda: measure_beside(trace.blocks)),
         filled_share=measure_filled(observed),
-        clock_offset_s=clock_offset_s,
+        clock_offset_s=clocks.find_extremes(),
+        clocks_apart=clocks.are_apart(gains.recorded_s),
         clocks_move=bool(len(clocks.steps)),
         price=removal.price,
         sample=removal.sample,

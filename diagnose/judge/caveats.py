@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from diagnose.judge.confidence import CLOCK_SHARE, runs_beside
+from diagnose.judge.confidence import runs_beside
 from diagnose.judge.other_work import describe_types
 from diagnose.judge.rest import describe_more_work, describe_uneven_plan, describe_unproven_plan
 from diagnose.judge.worth import measure_planned_collections
@@ -16,6 +16,8 @@ from diagnose.numerics.figures import write_figure, write_percent
 #: The component of planned work, and the part of the time from which on it is mentioned.
 PLANNED = STALLED[StallKind.PLANNED]
 MENTIONED_SHARE = 0.01
+#: A clock that is off by this part of a step is, where nothing tells how long messages or collectives take.
+MENTIONED_OFFSET = 0.005
 #: Where single ranks have more of it, by this part of the time, others wait for them.
 UNEVEN_SHARE = 0.02
 
@@ -84,10 +86,9 @@ def _describe_clocks(analysis: Analysis) -> list[str]:
     if np.abs(offset_s).max() > least_s:
         who = _name_worker(trace, *divmod(int(np.abs(offset_s).argmax()), trace.n_stages))
         by = f"{write_figure(float(offset_s.flat[np.abs(offset_s).argmax()]), 2)} s"
+        where = "corrected" if analysis.clocks_apart else "corrected for causes and gains, S is on times as recorded"
         most = " in some steps, by less in others" if analysis.clocks_move else ""
-        said.append(
-            f"clocks differ: the worker at {who} is off by {by}{most}; corrected for causes and gains, S is on times as recorded"
-        )
+        said.append(f"clocks differ: the worker at {who} is off by {by}{most}; {where}")
     return said
 
 
@@ -95,7 +96,7 @@ def _least_offset(analysis: Analysis) -> float:
     """Say by how much a clock must be off at least: what messages, or collectives, usually take, else a part of the step."""
     known = [s[np.isfinite(s)] for s in (analysis.transfers.link_s, analysis.transfers.group_s)]
     usual_s = [float(np.median(seconds)) for seconds in known if len(seconds)]
-    return min(usual_s, default=CLOCK_SHARE * analysis.gains.recorded_s)
+    return min(usual_s, default=MENTIONED_OFFSET * analysis.gains.recorded_s)
 
 
 def _name_worker(trace: Trace, dp: int, stage: int) -> str:

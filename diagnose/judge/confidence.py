@@ -14,7 +14,6 @@ from diagnose.model.components import Gains
 from diagnose.model.course import Course
 from diagnose.model.diagnosis_document import Fidelity
 from diagnose.model.request import MIN_SPEEDUP
-from diagnose.model.trace import Seconds
 from diagnose.model.whatif import WhatIf
 from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.period import MIN_PERIODIC_HITS
@@ -31,8 +30,6 @@ RAREST = 0.005
 #: Simulated steps this much longer than the recorded ones: operations overlap that S puts one after the other. As much as the
 #: replay may be off. Where computes of one worker run beside each other for as large a part of their time no worker ran them so.
 MAX_OVERLAP = 0.05
-#: Clocks that are off by this part of a step make transfers, and with them S, wrong by about as much: as much as gains may be off.
-CLOCK_SHARE = 0.005
 #: A rule that is silent speaks against its cause with odds of three to one, and a classifier that knows made jobs alone never makes
 #: more of it than a toss-up.
 SILENT_CERTAINTY = 0.25
@@ -50,22 +47,15 @@ GAIN_ERROR = 0.005
 ALIKE_IN_STEP = 0.5
 
 
-def check_fidelity(what_if: WhatIf, gains: Gains, clock_offset_s: Seconds, beside: Callable[[], float]) -> Fidelity:
+def check_fidelity(what_if: WhatIf, gains: Gains, beside: Callable[[], float]) -> Fidelity:
     """Say how well the replay gives the recorded step time, and whether that is enough to judge.
 
-    S is on times as recorded: where clocks differ its discrepancy says nothing. `beside` gives the part of the time of computes in
-    which one runs beside another, and is asked where it matters: what computes overlap with besides, as collectives, the replay has
-    as it was.
+    `beside` gives the part of the time of computes in which one runs beside another, and is asked where it matters: what computes
+    overlap with besides, as collectives, the replay has as it was.
     """
     error = abs(gains.replayed_s / gains.recorded_s - 1.0)
-    overlaps = overlaps_too_much(what_if.discrepancy) and not clocks_differ(gains, clock_offset_s)
-    impossible = overlaps and beside() > MAX_OVERLAP
+    impossible = overlaps_too_much(what_if.discrepancy) and beside() > MAX_OVERLAP
     return Fidelity(what_if.discrepancy, error, error <= MAX_REPLAY_ERROR and not impossible)
-
-
-def clocks_differ(gains: Gains, clock_offset_s: Seconds) -> bool:
-    """Say whether clocks are off by so much of a step that figures on times as recorded mean little."""
-    return float(np.abs(clock_offset_s).max(initial=0.0)) > CLOCK_SHARE * gains.recorded_s
 
 
 def overlaps_too_much(discrepancy: float) -> bool:
@@ -74,10 +64,8 @@ def overlaps_too_much(discrepancy: float) -> bool:
 
 
 def runs_beside(analysis: Analysis) -> bool:
-    """Say whether much runs beside what S takes it to wait for, by clocks that agree."""
-    return overlaps_too_much(analysis.fidelity.discrepancy) and not clocks_differ(
-        analysis.gains, analysis.clock_offset_s
-    )
+    """Say whether much runs beside what S takes it to wait for."""
+    return overlaps_too_much(analysis.fidelity.discrepancy)
 
 
 def believe(analysis: Analysis, judgement: Judgement, prediction: Prediction | None) -> float | None:

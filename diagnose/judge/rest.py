@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from diagnose.judge.confidence import clocks_differ
 from diagnose.judge.unknown import NOISY_SHARE, UNKNOWN_SHARE, comes_and_goes
 from diagnose.judge.worth import clean_without_collections, is_unmeasured
 from diagnose.model.analysis import Analysis
@@ -206,13 +205,13 @@ def _list_excuses(analysis: Analysis, explained: Collection[str], least: float) 
 
 
 def _measure_waste(analysis: Analysis) -> float:
-    """Say which part of a step ideal times would give back; 0 where that is not known, as where clocks differ.
+    """Say which part of a step ideal times would give back; 0 where that is not known.
 
     Without planned work; and without what is so in all steps and on all dp ranks, which the ideal times lack and no fault makes:
     longer microbatches at the end, or stages. Costs one replay where much is lost.
     """
     slowdown = analysis.what_if.slowdown
-    if clocks_differ(analysis.gains, analysis.clock_offset_s) or not slowdown > 0:
+    if not slowdown > 0:
         return 0.0
     waste = 1.0 - 1.0 / slowdown - _measure_planned(analysis)
     return max(waste if waste < NOISY_SHARE else waste - max(_measure_structure(analysis), 0.0), 0.0)

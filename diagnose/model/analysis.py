@@ -69,9 +69,11 @@ class Analysis:
     fidelity: Fidelity
     #: Part of the operations that were missing and filled in, 0..1.
     filled_share: float
-    #: Shape (n_dp, n_stages): seconds by which the clock of each worker was off, where it was furthest; corrected everywhere but in
-    #: `what_if`.
+    #: Shape (n_dp, n_stages): seconds by which the clock of each worker was off, where it was furthest; corrected
+    #: everywhere, but in `what_if` only where `clocks_apart`.
     clock_offset_s: Seconds
+    #: True where clocks are off by so much of a step that figures on times as recorded mean little.
+    clocks_apart: bool
     #: True where a clock is off by more in some steps than in others.
     clocks_move: bool
     #: Replays the job with some changes. Costs one replay.

@@ -1,7 +1,7 @@
 """Find out whose clock is off, from operations that end together on several workers, and correct it.
 
 Enters: prepared blocks with times as recorded. Leaves: one offset a worker, and one a step where its clock moves within the
-trace; blocks on one clock for the component what-if. S and its relatives stay on times as recorded.
+trace; blocks on one clock for the component what-if. S and its relatives stay on times as recorded, unless clocks are far apart.
 """
 
 import dataclasses
@@ -22,6 +22,8 @@ MIN_OFFSET_SHARE = 2e-3
 #: An offset counts when it is this many times the half interquartile range of what it was estimated from; on one machine
 #: with one clock, buffered sends alone give offsets up to 1 ms, but with as much spread.
 MIN_OFFSET_SPREADS = 2.0
+#: Clocks that are off by this part of a step make transfers, and with them S, wrong by about as much: as much as gains may be off.
+APART_SHARE = 0.005
 #: Steps looked at, evenly spread, for where clocks usually are, and for whether they move.
 MAX_STEPS = 16
 MAX_STEPS_MOVING = 64
@@ -61,6 +63,10 @@ class Clocks:
     def agree(self) -> bool:
         """True where there is nothing to correct."""
         return not self.usual_s.any() and not len(self.steps)
+
+    def are_apart(self, step_s: float) -> bool:
+        """Say whether clocks are off by so much of a step that figures on times as recorded mean little."""
+        return float(np.abs(self.find_extremes()).max(initial=0.0)) > APART_SHARE * step_s
 
     def find_extremes(self) -> Seconds:
         """Say how far off each clock is where it is furthest off: seconds, shape (n_dp, n_stages)."""
@@ -195,8 +201,8 @@ def _move_origin(block: Block, clocks: Clocks) -> Seconds:
     """
     if clocks.agree and not _begins_early(block):
         return np.zeros(len(block.steps))
-    corrected_s = (block.start_s - _shift(block, clocks)).min(axis=(0, 2))
-    return np.asarray(corrected_s - np.maximum(block.start_s.min(axis=(0, 2)), 0.0))
+    corrected_s = np.fmin.reduce(block.start_s - _shift(block, clocks), axis=(0, 2))
+    return np.asarray(corrected_s - np.maximum(np.fmin.reduce(block.start_s, axis=(0, 2)), 0.0))
 
 
 def _begins_early(block: Block) -> bool:

@@ -60,6 +60,7 @@ def look(source: Path | BinaryIO, layers: tuple[int, ...] | None = None) -> Laye
         fidelity=unseen,
         filled_share=0.0,
         clock_offset_s=unseen,
+        clocks_apart=False,
         clocks_move=False,
         price=removal.price,
         sample=removal.sample,

@@ -194,15 +194,18 @@ def test_one_host_has_one_clock() -> None:
     assert [len(measure(table).clocks.steps) for table in (moved, one_host)] == [24, 0]
 
 
-def test_the_slowdown_is_of_times_as_recorded() -> None:
-    """S and its relatives are the paper's, on the times of the file, clocks off or not."""
-    spec = SPECS["blocking"]
-    skewed, _ = skew(make(spec).trace, spec, 20e-3)
-    found, trace = diagnose_table(skewed), load(skewed)
-    recorded = explore(trace, prepare(trace))
-    assert found.what_if.slowdown == recorded.slowdown
-    np.testing.assert_array_equal(found.what_if.by_worker, recorded.by_worker)
-    np.testing.assert_array_equal(found.what_if.recorded_s, recorded.recorded_s)
+@pytest.mark.parametrize("size_s", [1e-3, 0.5, 5.0])
+def test_the_slowdown_is_of_times_as_recorded_unless_clocks_are_far_apart(size_s: float) -> None:
+    """Within half a percent of a step S is what the paper gives for the file, clocks and all; else what it is without."""
+    spec, fault = SPECS["blocking"], WorkerFault(places=((1, 1),), slowdown=1.6)
+    table = make(spec, fault).trace
+    skewed, _ = skew(table, spec, size_s)
+    found, trace = diagnose_table(skewed), load(skewed if size_s < 0.01 else table)
+    as_paper = explore(trace, prepare(trace))
+    tolerance = 1e-9 if size_s < 0.01 else 0.005
+    assert found.what_if.slowdown == pytest.approx(as_paper.slowdown, rel=tolerance)
+    np.testing.assert_allclose(found.what_if.by_worker, as_paper.by_worker, rtol=tolerance)
+    assert found.what_if.discrepancy == pytest.approx(as_paper.discrepancy, abs=tolerance)
 
 
 def test_clocks_further_off_than_a_step_are_read() -> None:
