@@ -364,7 +364,8 @@ def _in_flight(o: Observed, op: Op, n_stages: int) -> list[_InFlight]:
             sources = sources[-MAX_CHUNKS:]
         at = np.searchsorted(usual_s[sources], usual_s[computes]) - np.arange(MAX_IN_FLIGHT - 2, -2, -1)[:, None]
         near = sources[np.clip(at, 0, len(sources) - 1)]  # (MAX_IN_FLIGHT, n_computes)
-        if in_turn:  # one after the other: which is in flight differs from step to step
+        # One after the other, which is in flight differs from step to step; parts of gradients are all of one backward.
+        if in_turn or (op == Op.REDUCE_SCATTER and len(sources) <= MAX_CHUNKS):
             near = np.broadcast_to(sources[:, None], (len(sources), len(computes)))
         begin_s, took_s = start_s[computes], end_s[computes] - start_s[computes]
         latest_s, least_s = begin_s + LAUNCH_TOLERANCE * took_s, begin_s + MIN_OVERLAP_SHARE * took_s
@@ -624,7 +625,7 @@ def _overlap(o: Observed, p: _InFlight) -> tuple[Seconds, Seconds, Ints]:
     """Say how long after a compute's start the last communication in flight ended while it ran, or after, and which ended while."""
     block = o.block
     start, end = block.start_s[p.node], block.end_s[p.node]
-    overlap: Seconds = np.zeros(start.shape)
+    overlap, until = np.zeros(start.shape), start
     outlasting: Seconds = np.zeros(start.shape)
     last = np.full(start.shape, -1, dtype=np.int64)
     tolerance_s = LAUNCH_TOLERANCE * (end - start)
@@ -632,15 +633,18 @@ def _overlap(o: Observed, p: _InFlight) -> tuple[Seconds, Seconds, Ints]:
         # Parameters, and gradients of the chunks that are through, are moved one right after the other: that is one wait.
         chained = _was_launched(block.nodes, source, p.node) * overlap
         begun = block.start_s[source] <= start + tolerance_s + chained
-        length = block.end_s[source] - start
+        length, last_s = block.end_s[source] - start, end
         if are_own_gradients(block.nodes, source, p.node):
-            # What began as a part of them was there: until then the compute worked.
+            # What began as a part of them was there: until then the compute worked, and so it did between two parts. With the
+            # last part it ends.
             begun = block.start_s[source] < end
-            length = block.end_s[source] - np.maximum(block.start_s[source], start)
-        longer = begun & (length > overlap) & (block.end_s[source] < end)
+            length = overlap + np.maximum(block.end_s[source] - np.maximum(block.start_s[source], until), 0.0)
+            until = np.where(begun, np.maximum(until, block.end_s[source]), until)
+            last_s = end + tolerance_s
+        longer = begun & (length > overlap) & (block.end_s[source] < last_s)
         overlap = np.where(longer, length, overlap)
         last = np.where(longer, source, last)
-        outlasting = np.where(begun & (block.end_s[source] >= end), np.maximum(outlasting, length), outlasting)
+        outlasting = np.where(begun & (block.end_s[source] >= last_s), np.maximum(outlasting, length), outlasting)
     return overlap, outlasting, last
 
 

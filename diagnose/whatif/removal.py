@@ -20,6 +20,7 @@ from diagnose.model.trace import Bools, Ints, Nodes, Seconds
 from diagnose.whatif.components.catalogue import list_components
 from diagnose.whatif.components.component import Extent, Lanes, Part, TakenApart, cut, find_parts, mix
 from diagnose.whatif.computes import Place, Places, find_computes, place_of, places_of
+from diagnose.whatif.contention import are_own_gradients
 from diagnose.whatif.graph import Graph, repeat_lanes
 from diagnose.whatif.levels import Changing, OfNodes, at_a_time, stack
 from diagnose.whatif.observed import Observed
@@ -43,7 +44,7 @@ class Removal:
 
     #: Seconds of each step without some sets of components, once `gains` has replayed them.
     _by_step: Mapping[frozenset[str], Seconds] = {}
-    #: By which part each block that is replayed with its waits, and nothing changed, is off from the recorded one.
+    #: By which part each block that is replayed with its waits, and nothing changed, is off from one without.
     _waits_error: Mapping[int, float] = {}
 
     def __init__(
@@ -163,12 +164,12 @@ class Removal:
         return next((waits for waits in every if waits is not None), None)
 
     def _measure_waits(self, i: int, at: slice) -> float:
-        """Say how far off a block is that is replayed with its waits; 0 where nothing waits."""
-        nothing = _Plan([])
+        """Say how far off a block is that is replayed with its waits from one without; 0 where nothing waits."""
+        nothing, o = _Plan([]), self.observed[i]
         if self._waits(i, nothing) is None:
             return 0.0
-        recorded_s = float(self.observed[i].block.step_ends_s[at].mean())
-        return abs(float(np.mean(replay(*self._change(i, nothing, at)))) / recorded_s - 1.0)
+        plain_s = replay(o.graph, _cut_lanes(o.own, at), _cut_lanes(o.delay, at))
+        return abs(float(np.mean(replay(*self._change(i, nothing, at))) / np.mean(plain_s)) - 1.0)
 
     def _graph(self, i: int, plan: "_Plan", at: slice) -> Graph:
         """Give the graph of some steps of block `i`."""
@@ -244,7 +245,7 @@ class Removal:
                 # Waits in the graph are no part of its duration; nor those, where they are gone, that it has for what begins here.
                 if (wait_s := part.wait_s) is not None and part.waits_in_graph:
                     left_out = in_graph is not None or (
-                        plan.everywhere(part.name) and _are_for(waited_for, node, compute)
+                        plan.everywhere(part.name) and _are_for(o.block.nodes, waited_for, node, compute)
                     )
                     before = before - np.where(left_out, wait_s[(*place, steps)], 0.0)
             runs = (done_s > 0) & (done_s < before)
@@ -444,10 +445,22 @@ def _copy_lanes(lanes: Changing, nodes: Collection[int]) -> Mapping[int, Seconds
     return lanes.copy() if isinstance(lanes, np.ndarray) else {node: np.array(lanes[node]) for node in nodes}
 
 
-def _are_for(waited_for: Mapping[int, Mapping[int, Bools]], node: int | Ints, compute: int | Ints) -> bool | Bools:
-    """Say whether a compute ever waits for an operation that begins as it runs; of several with two more axes for the lanes."""
+def _are_for(
+    nodes: Nodes, waited_for: Mapping[int, Mapping[int, Bools]], node: int | Ints, compute: int | Ints
+) -> bool | Bools:
+    """Say whether a compute ever waits for an operation that begins as it runs; of several with two more axes for the lanes.
+
+    Whoever waits for the last part of its gradients waited for the others.
+    """
     pairs = zip(np.atleast_1d(node).tolist(), np.atleast_1d(compute).tolist(), strict=True)
-    found = np.array([one in waited_for.get(other, ()) for one, other in pairs])
+
+    def waits(one: int, other: int) -> bool:
+        by = waited_for.get(other, ())
+        return one in by or (
+            bool(by) and are_own_gradients(nodes, one, other) and any(are_own_gradients(nodes, n, other) for n in by)
+        )
+
+    found = np.array([waits(*pair) for pair in pairs])
     return bool(found[0]) if isinstance(node, int) else found[:, None, None]
 
 

@@ -40,8 +40,13 @@ class WaitGraph:
         return dataclasses.replace(self.graph, barriers=cut)
 
 
-def add_waits(o: Observed, waited_for: Mapping[int, Mapping[int, Bools]]) -> WaitGraph | None:
-    """Let held computes wait for what held them up; None where nothing did, or where the waits would be circular."""
+def add_waits(
+    o: Observed, waited_for: Mapping[int, Mapping[int, Bools]], inside_s: Mapping[int, Seconds]
+) -> WaitGraph | None:
+    """Let held computes wait for what held them up; None where nothing did, or where the waits would be circular.
+
+    `inside_s` says, by node, how long they waited while they ran: shape (n_steps, n_dp).
+    """
     barriers, delay = {}, {}
     # A job of one dp rank has no data-parallel collectives.
     replayed = {node for event in o.graph.events for node in event.completes}
@@ -55,7 +60,7 @@ def add_waits(o: Observed, waited_for: Mapping[int, Mapping[int, Bools]]) -> Wai
             later = lanes & (o.block.end_s[source] > opens)
             opens = np.where(later, o.block.end_s[source], opens)
             if are_own_gradients(o.block.nodes, source, node):
-                worked_s = np.where(later, np.maximum(o.block.start_s[source] - start, 0.0), worked_s)
+                worked_s = np.where(later, np.maximum(opens - start - inside_s.get(node, 0.0), 0.0), worked_s)
         held = np.isfinite(opens)
         # A late compute starts when that ends, within the clock's error; one held inside began before, and works from then on. What
         # it did until its own gradients were on their way is done by then.

@@ -967,18 +967,18 @@ def test_held_computes_wait_for_what_held_them_up(monkeypatch: pytest.MonkeyPatc
     graph = SimpleNamespace(events=[SimpleNamespace(completes=(0, 1))])
     o = SimpleNamespace(block=block, graph=graph, delay=[np.zeros((1, 1)), np.full((1, 1), 9.0)])
     held = np.ones((1, 1), dtype=bool)
-    found = add_waits(o, {1: {0: held}})
+    found = add_waits(o, {1: {0: held}}, {})
     assert found is not None
     assert (found.delay[1].tolist(), [b.sources for b in found.graph[1]]) == ([[1.0]], [(0,)])
     end_s[0] = block.end_s[0] = 6.0  # it began a second before that ended
-    assert add_waits(o, {1: {0: held}}).delay[1].tolist() == [[0.0]]
+    assert add_waits(o, {1: {0: held}}, {}).delay[1].tolist() == [[0.0]]
     of_types.op[0] = Op.REDUCE_SCATTER  # of its own gradients, which were there half a second after it had begun
     block.start_s[0] = 5.5
-    assert add_waits(o, {1: {0: held}}).delay[1].tolist() == [[-0.5]]
-    assert add_waits(o, {1: {0: ~held}}).delay[1].tolist() == [[9.0]]
-    assert add_waits(o, {1: {7: held}}) is None
-    assert add_waits(o, {7: {0: held}}) is None
-    assert add_waits(o, {}) is None
+    assert add_waits(o, {1: {0: held}}, {1: np.full((1, 1), 0.5)}).delay[1].tolist() == [[-0.5]]
+    assert add_waits(o, {1: {0: ~held}}, {}).delay[1].tolist() == [[9.0]]
+    assert add_waits(o, {1: {7: held}}, {}) is None
+    assert add_waits(o, {7: {0: held}}, {}) is None
+    assert add_waits(o, {}, {}) is None
 
 
 def test_rows_of_one_length_are_an_array() -> None:
@@ -988,11 +988,11 @@ def test_rows_of_one_length_are_an_array() -> None:
 
 
 def test_parameters_gathered_one_right_after_the_other_are_one_wait() -> None:
-    """A compute of 10 s is held for 5 s by two gathers in a row, or gradients of other chunks; for 3 s if one is of its own."""
+    """A compute of 10 s is held for 5 s by two gathers in a row, gradients of other chunks, or parts of its own."""
     for op, chunks, held_s in (
         (Op.ALL_GATHER, 0, 5.0),
         (Op.REDUCE_SCATTER, [0, 2, 1], 5.0),
-        (Op.REDUCE_SCATTER, 0, 3.0),
+        (Op.REDUCE_SCATTER, 0, 5.0),
     ):
         times = [np.array(column)[:, None, None] for column in ([0.0, -1.0, 3.0], [10.0, 3.0, 5.0])]
         nodes = SimpleNamespace(op=np.array([Op.FORWARD, op, op]), chunk=np.zeros(3, dtype=int) + chunks)

@@ -454,3 +454,39 @@ def test_reductions_that_hold_up_computes_where_gathers_are_ahead(waits: bool) -
         (cause,) = found.causes
         assert [other.cause for other in cause.alternatives] == ["unknown"]
         assert cause.recoverable > 0.15
+
+
+def reduced_in_parts(*, held: bool) -> pa.Table:
+    """Record four data-parallel ranks that reduce the gradients of the last backward in four parts, each as soon as it is there."""
+    rng, rows = np.random.default_rng(9), []
+    for step in range(20):
+        at = rng.uniform(0.0, 0.002, 4)
+        for mb in range(4):
+            for op, usual in (("forward", 0.1), ("backward", 0.2)):
+                took = usual * rng.uniform(0.97, 1.03, 4)
+                begun, moved = at, 0.0
+                for _ in range(4 if (op, mb) == ("backward", 3) else 0):
+                    at = at + took / 4.0
+                    ready = np.maximum(at, moved)
+                    moved = ready.max() + 0.06 * rng.uniform(0.9, 1.1)
+                    rows += [(step, r, "grads-reduce-scatter", ready[r], moved - ready[r], -1) for r in range(4)]
+                    at = np.full(4, moved) if held else at
+                at = at if moved else at + took
+                rows += [(step, r, f"{op}-compute", begun[r], at[r] - begun[r], mb) for r in range(4)]
+        at = np.maximum(at, moved)
+        rows += [(step, r, "optimizer-clip-main-grad", at[r], at.max() - at[r] + 1e-3, -1) for r in range(4)]
+    names = ("step", "dp_rank", "optype", "start_ts", "duration", "mb_id")
+    return pa.table(
+        {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+        | {"stage": [0] * len(rows)}
+    )
+
+
+def test_gradients_that_are_reduced_in_parts_hold_their_backward_up() -> None:
+    """It stands still behind each part, also the last, and works in between; what it would do meanwhile comes back."""
+    found, mended = measure(reduced_in_parts(held=True)), measure(reduced_in_parts(held=False))
+    assert causes(found.diagnosis) == ["kernel-queue-contention"]
+    assert causes(mended.diagnosis) == []
+    gain = 1.0 - mended.gains.recorded_s / found.gains.recorded_s
+    assert found.gains.recoverable("queue") == pytest.approx(gain, abs=0.01)
+    assert gain > 0.08

@@ -11,9 +11,17 @@ from diagnose.model.optype import Op, of_types
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Nodes, Seconds
 from diagnose.whatif.batches import HELD_SHARE
-from diagnose.whatif.components.component import Component, Part
-from diagnose.whatif.computes import gather_seconds
-from diagnose.whatif.contention import WaitedFor, Waits, late_tolerance, measure_late_starts, measure_waits
+from diagnose.whatif.components.component import Component, Extent, Members, Part
+from diagnose.whatif.computes import gather_seconds, iterate_blocks, place_of
+from diagnose.whatif.contention import (
+    WaitedFor,
+    Waits,
+    are_own_gradients,
+    late_tolerance,
+    measure_late_starts,
+    measure_waits,
+)
+from diagnose.whatif.levels import Changing
 from diagnose.whatif.observed import Observed, are_gathered_anew
 from diagnose.whatif.waits import WaitGraph, add_waits
 
@@ -41,7 +49,23 @@ class QueuePart(Part):
         breakdown, observed = self.job.breakdown, self.job.observed
         self.wait_s = breakdown.queue_wait_s
         waited_for = breakdown.waited_for or ({},) * len(observed)
-        self._waits = [add_waits(o, of_block) for o, of_block in zip(observed, waited_for, strict=True)]
+        self._waits: list[WaitGraph | None] = []
+        self._sooner: list[dict[int, Seconds]] = []
+        for (steps, o), of_block in zip(iterate_blocks(observed), waited_for, strict=True):
+            inside_s: dict[int, Seconds] = {}
+            if self.wait_s is not None:
+                nodes = o.block.nodes
+                inside_s = {n: self.wait_s[(*place_of(nodes, n, self.job.n_stages), steps)] for n in of_block}
+            self._waits.append(add_waits(o, of_block, inside_s))
+            self._sooner.append(_measure_sooner(o, of_block))
+
+    def ease_block(self, i: int, own: Changing, delay: Changing, at: slice, extent: Extent) -> None:
+        """Let each part of the gradients begin when that part of the backward is done, which stands still no more."""
+        super().ease_block(i, own, delay, at, extent)
+        stage = self.job.observed[i].block.nodes.stage
+        for node, sooner_s in self._sooner[i].items():
+            part_s = extent.part(Members((int(stage[node]),), across_dp=False), sooner_s[at])
+            delay[node] = np.maximum(delay[node] - part_s, 0.0)
 
     def waits(self, i: int) -> WaitGraph | None:
         """Give the graph in which computes wait for the communication in flight."""
@@ -120,6 +144,28 @@ def _count_behind(
                     usual_s = np.maximum(usual[like], np.median(alone_s) if len(alone_s) >= MIN_ALONE else 0.0)
                     behind_s += float(seconds[at & is_far & (took_s[source] > FAR_RATIO * usual_s)].sum())
     return behind_s, all_s
+
+
+def _measure_sooner(o: Observed, waited_for: Mapping[int, Mapping[int, Bools]]) -> dict[int, Seconds]:
+    """Say how much less late each further part of gradients were if its backward had not stood still behind the parts before.
+
+    By node, seconds of shape (n_steps, n_dp): it is there when as much of the backward is done, and is moved after the one before.
+    """
+    block, nodes, found = o.block, o.block.nodes, dict[int, Seconds]()
+    for node, by in waited_for.items():
+        parts = np.flatnonzero(nodes.stage == nodes.stage[node])
+        parts = parts[are_own_gradients(nodes, parts, node)]
+        parts = parts[(block.start_s[parts] < block.end_s[node]).mean(axis=(1, 2)) >= HELD_SHARE]
+        first, *others = parts[np.argsort(block.start_s[parts].mean(axis=(1, 2)), kind="stable")].tolist() or [-1]
+        held = np.any([at for source, at in by.items() if source in others], axis=0)
+        stood_s, moved_s = block.end_s[first] - block.start_s[first], block.end_s[first]
+        for part in others if held.any() else ():
+            ready_s = block.start_s[part] - stood_s
+            late_s = np.maximum(ready_s - moved_s, 0.0)
+            found[part] = np.where(held, np.maximum(o.delay[part] - late_s, 0.0), 0.0)
+            moved_s = (moved_s + late_s).max(axis=1, keepdims=True) + o.own[part]
+            stood_s = stood_s + block.end_s[part] - block.start_s[part]
+    return found
 
 
 def _find_gathers(nodes: Nodes) -> Bools:
