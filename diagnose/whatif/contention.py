@@ -443,6 +443,7 @@ def _find_waits(
         return nothing
     y, x, outlasts = (np.concatenate([a.ravel() for a in arrays]) for arrays in (ratios, waits, outlasting))
     virtual = np.concatenate([np.full(r.size, v) for r, (_, _, v) in zip(ratios, places, strict=True)])
+    rank = np.concatenate([np.tile(np.arange(r.shape[1]), len(r)) for r in ratios])
     there = np.isfinite(y)
     overlapping = there & (x > MIN_OVERLAP_SHARE * y) & (x < y)
     # Where gathers are for the next compute the last one of a step alone stands apart, and says nothing of others.
@@ -451,7 +452,7 @@ def _find_waits(
     if overlapping.sum() < MIN_OVERLAPS:
         return nothing
     most = FEW_APART_RATIO if prefetched else MAX_SPREAD_RATIO
-    usual, sigma = _usual_ratio(y, x, apart, overlapping, virtual, most)
+    usual, sigma = _usual_ratio(y, x, apart, overlapping, virtual, rank, most)
     within = np.maximum(HELD_DEVIATIONS * sigma, HELD_RATIO * usual)
     telling = overlapping & (x > TELLING_SHARE * usual)
     held = overlapping & _is_held(y - usual, x, within)
@@ -586,9 +587,17 @@ def _partners(o: Observed, direction: int, n_stages: int) -> list[tuple[int, int
 
 
 def _usual_ratio(
-    y: Seconds, x: Seconds, apart: Bools, overlapping: Bools, virtual: NDArray[np.int64], most: float = MAX_SPREAD_RATIO
+    y: Seconds,
+    x: Seconds,
+    apart: Bools,
+    overlapping: Bools,
+    virtual: NDArray[np.int64],
+    rank: NDArray[np.int64],
+    most: float = MAX_SPREAD_RATIO,
 ) -> tuple[Seconds, Seconds]:
     """Say what a compute takes over its partner without any wait, and how that varies: of its stage, or of the job.
+
+    A worker that has computes enough, and is unlike its stage, says it for itself: it may be slow in one direction alone.
 
     Known from the computes that nothing overlaps. Where there are none, most wait if that explains most of the variation, or few.
     Those of a stage that vary far more than its others without their waits wait for something else, and say nothing.
@@ -601,12 +610,18 @@ def _usual_ratio(
     center = float(median(by_itself[among]))
     usual, sigma = np.full(y.shape, center), np.full(y.shape, _spread(by_itself[among]))
     for v in np.unique(virtual):
-        own, beside = by_itself[among & (virtual == v)], (y - x)[overlapping & (virtual == v)]
-        if len(own) >= MIN_OVERLAPS:
-            if len(beside) >= MIN_OVERLAPS and _spread(beside) <= MAX_SPREAD_RATIO * _spread(own):
-                own = beside
-            usual[virtual == v] = median(own)
-            sigma[virtual == v] = _spread(own)
+        of_stage = virtual == v
+        by, at = by_itself, among & of_stage
+        if at.sum() < MIN_OVERLAPS:
+            continue
+        beside = overlapping & of_stage
+        if beside.sum() >= MIN_OVERLAPS and _spread((y - x)[beside]) <= MAX_SPREAD_RATIO * _spread(by[at]):
+            by, at = y - x, beside
+        usual[of_stage], sigma[of_stage] = of_all, spread = median(by[at]), _spread(by[at])
+        for r in np.unique(rank):
+            own = at & (rank == r)
+            if own.sum() >= MIN_OVERLAPS and abs((of_own := median(by[own])) - of_all) > spread:
+                usual[of_stage & (rank == r)] = of_own
     return np.maximum(usual, 1e-12), np.minimum(sigma, MAX_SIGMA_RATIO * usual)
 
 

@@ -150,6 +150,17 @@ def test_where_most_are_held_those_with_more_work_are_too() -> None:
     assert m.gains.recoverable("queue") == pytest.approx(job.truth.faults[0].recoverable, abs=0.005)
 
 
+def test_a_worker_slow_in_its_forwards_alone_waits_as_long_as_its_peers() -> None:
+    """Its backwards take another part of its forwards than those of its peers, which says nothing of their waits."""
+    spec, fault = CASES["backwards behind sends"]
+    slow = WorkerFault(kind="forwards", places=((1, 2),), slowdown=1.5, backward_slowdown=1.0)
+    job = generate(spec, [fault, slow])
+    m = measure(job.trace)
+    of_stage_s = held_s(m)[1, 2].mean(axis=(0, 1))
+    assert of_stage_s[1] == pytest.approx(np.median(of_stage_s), rel=0.2)
+    assert m.gains.recoverable("queue") == pytest.approx(job.truth.faults[0].recoverable, abs=0.01)
+
+
 # ------------------------------------------------------------------------------------------ removing it is mending it
 
 
