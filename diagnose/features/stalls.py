@@ -351,8 +351,8 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, r
     # Who records collections records all of them; rows that took nothing are calls that a job made itself.
     records = records_gc or bool(((evidence.op == Op.GC) & (evidence.end_s > evidence.start_s)).any())
     anywhere = len(waited_s) > 1 and first_s.sum() < FIRST_SHARE * waited_s.sum()  # with one stage all forwards read
-    hits = waited_s > _least_length(waited_s)
-    long = waits.seconds > _least_length(waits.seconds)
+    least_s = _least_length(waited_s)
+    hits, long = waited_s > least_s, waits.seconds > least_s
     again = long.sum() >= OFTEN_A_STEP * hits.sum()
     if is_told or records or again or _wait_alike(waited_s):
         return Feature(0.0)
@@ -364,7 +364,7 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, r
         is_once = long.sum() == hits.sum()
         return Feature(COLLECTED_CHANCE if is_one and is_once and is_inside else 0.0)
     in_step: Bools = np.any(hits, axis=(0, 2))
-    often = float(hits.mean(axis=1).max())
+    often = float(np.average(hits.mean(axis=1), weights=waited_s.sum(axis=1)))  # of who counts
     if hits.shape[1] < ENOUGH_STEPS:
         often -= 0.5 / math.sqrt(hits.shape[1])  # a standard error: two of three steps may be one of two
     most = OFTEN_SHARE if is_inside else SELDOM_SHARE

@@ -531,8 +531,15 @@ def test_an_allocator_has_its_place(
         ({(1, 0), (4, 0), (7, 0)}, COLLECTED_CHANCE),
         ({(step, dp) for step in (1, 4, 8) for dp in range(3)}, 0.0),
         ({(step, 0) for step in range(6)}, 0.0),
+        ({(step, 0) for step in range(6)} | {(6, 1), (7, 1), (8, 1), (9, 2), (3, 2), (0, 2)}, COLLECTED_CHANCE),
     ],
-    ids=["each in steps of its own", "one, seldom", "all in the same steps", "one, in most steps"],
+    ids=[
+        "each in steps of its own",
+        "one, seldom",
+        "all in the same steps",
+        "one, in most steps",
+        "one of several, in most",
+    ],
 )
 def test_who_begins_late_now_and_then_loads_or_collects(places: Collection[tuple[int, int]], doubt: float) -> None:
     """Without rows waits before first forwards that come as collections do may be these; gc rows that took nothing tell of none."""
@@ -632,6 +639,16 @@ def test_a_collector_does_not_stop_a_worker_time_and_again(
     late = {(FORWARD, 0, mb, step, dp): 2.0 for step, dp in ((1, 0), (3, 1), (4, 2), (6, 0)) for mb in (0, 1)}
     parts = stalled(before=of(StallKind.INPUT, late), n_stages=1, n_dp=3)
     assert values(parts, "input")["collected_doubt"] == doubt
+
+
+def test_short_waits_inside_do_not_make_a_worker_begin_late_time_and_again() -> None:
+    """One worker begins three steps late by 2 s each; that forwards wait for 1 ms besides tells nothing of these."""
+    short = of(StallKind.INPUT, {(FORWARD, 0, mb, step, 0): 0.001 for mb in (0, 1) for step in range(N_STEPS)})
+    start_s = np.zeros((1, N_STEPS, 3))
+    start_s[0, [1, 4, 9], 0] = 2.0
+    parts = stalled(before=short, n_stages=1, n_dp=3)
+    parts = dataclasses.replace(parts, start_s=start_s, start_recorded=start_s < 0)
+    assert values(parts, "input")["collected_doubt"] == COLLECTED_CHANCE
 
 
 @pytest.mark.parametrize(("n_dp", "stage", "chance"), [(6, 2, 3**-5), (1, 2, 1.0), (6, 0, 1.0)])

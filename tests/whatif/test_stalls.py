@@ -181,6 +181,15 @@ def test_both_ends_that_wait_as_long_read_from_one_loader(length_s: float, middl
     assert judged(nothing(), before_s).before[FORWARD, STAGES - 1, 0, 2, 0] == kind
 
 
+@pytest.mark.parametrize(("n_ranks", "is_own"), [(2, False), (DP, True)], ids=["together", "each in steps of its own"])
+def test_both_ends_that_wait_in_the_same_steps_read_from_one_loader(n_ranks: int, *, is_own: bool) -> None:
+    """However long each of them waits: workers that collect do not know of each other's steps."""
+    where = marked(FORWARD, dp=slice(n_ranks), n_stages=2, n_microbatches=1)
+    in_step = np.random.default_rng(3).random((2, 1, STEPS, DP)) < 0.25
+    where[FORWARD] &= in_step if is_own else in_step[0]
+    assert share_of(judged(at_random(where, 1.0, 3)), StallKind.COLLECTION if is_own else StallKind.INPUT) > 0.9
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_who_collects_more_often_on_the_first_stage_does_not_wait_for_input(seed: int) -> None:
     """In each of its forwards alike, and on all other stages, too: that the first ones stall as the others says nothing."""

@@ -8,6 +8,7 @@ import numpy as np
 from diagnose.model.components import Traits
 from diagnose.model.stalls import MIN_STALLS, StallKind, find_counted
 from diagnose.model.trace import Bools, Seconds
+from diagnose.numerics.chance import chance_of_many
 from diagnose.numerics.robust import median
 from diagnose.whatif.components.attribution import (
     CHANCE,
@@ -140,18 +141,25 @@ def _are_labels_late(found: LongStalls, last: int) -> bool:
 
 
 def _mark_both_ends(found: LongStalls, at: Bools) -> None:
-    """Mark, in place, first forwards of steps that stall as long on the stages that begin and end the model, if most do so.
+    """Mark, in place, first forwards of steps that stall on the stages that begin and end the model, if most do so.
 
-    One rank's inputs and labels come from one loader; no two workers collect at once, as long; what stops all stops others, too.
+    One rank's inputs and labels come from one loader; no two workers collect at once, and what stops all stops others, too. They
+    stall as long, or so often in the same steps that neither how often their rank does nor how many others do then explains it.
     """
     last = found.last % found.long.shape[1]
     first = found.long[0, :, 0]  # (n_virtual, n_steps, n_dp)
     middle = [v for v in range(len(first)) if v % found.n_stages not in (0, last % found.n_stages)]
-    if not middle:
-        return
-    begin_s, end_s = ((found.stalls.before_s + found.stalls.inside_s)[0, v, 0] for v in (0, last))
-    alike = np.abs(begin_s - end_s) <= ALIKE_SHARE * np.maximum(begin_s, end_s)
-    both: Bools = first[0] & first[last] & alike & ~np.any(first[middle], axis=0)
+    both: Bools = first[0] & first[last] & ~np.any(first[middle], axis=0)
+    n_both, n_begun, n_dp = int(both.sum()), int(first[0].sum()), first.shape[-1]
+    if n_both < MIN_STALLS or last % found.n_stages == 0 or not (middle or n_dp > 1):
+        by_chance = 1.0
+    else:
+        of_others = (first[last].sum(axis=1, keepdims=True) - first[last]) / max(n_dp - 1, 1)
+        often = (np.broadcast_to(first[last].mean(axis=0), both.shape), of_others)
+        by_chance = max(float(of[first[0]].mean()) for of in often)
+    if chance_of_many(n_both, n_begun, by_chance) >= CHANCE:
+        begin_s, end_s = ((found.stalls.before_s + found.stalls.inside_s)[0, v, 0] for v in (0, last))
+        both &= bool(middle) & (np.abs(begin_s - end_s) <= ALIKE_SHARE * np.maximum(begin_s, end_s))
     if 2 * both.sum() > max(first[0].sum(), first[last].sum()):
         at[0, [0, last], 0] |= both
 
