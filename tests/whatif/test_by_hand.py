@@ -1004,7 +1004,7 @@ def test_what_a_compute_takes_over_its_partner_is_that_of_its_stage() -> None:
     """Two stages of 2 and 3 times as long, both known from computes that nothing overlaps."""
     virtual, apart = np.repeat([0, 1], 50), np.ones(100, dtype=bool)
     y = np.array([2.0, 3.0])[virtual] + np.tile([-0.01, 0.01], 50)
-    usual, sigma = _usual_ratio(y, np.zeros(100), apart, ~apart, virtual)
+    usual, sigma = _usual_ratio(y, np.zeros(100), apart, ~apart, virtual, np.tile([0, 1], 50))
     assert usual == pytest.approx(np.array([2.0, 3.0])[virtual], abs=0.02)
     assert (sigma < 0.02).all()
 
