@@ -52,8 +52,7 @@ READS_AS = {
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
     "late together, or workers wait in one step only, or nearly all at a period, or with one stage most as long before nearly "
     "all steps, or mostly in few steps and on no worker above all, or for no longer than computes vary, or the last stage alone, "
-    "or in forwards of both of two stages by chance, and no row says for whom, or for what; or rows tell of less than half, or of "
-    "no wait there",
+    "and no row says for whom, or for what; or rows tell of less than half, or of no wait there",
     "input.collected_doubt": "how probable it is that waits before steps are collections of Python between them: no row tells of "
     "either, and now one worker waits, now another, each in half of the steps at most; misleads where loaders are slow that seldom",
     "input.period_steps": "steps from one wait for input to the next, where rows tell of most waits and they come at a period; "
@@ -232,7 +231,6 @@ def _measure_places(breakdown: Breakdown, waits: _Waits, varies: Callable[[], fl
         or _waits_at_period(breakdown, waits)
         or _waits_as_computes_pause(breakdown, waits)
         or _waits_always(breakdown, waits)
-        or _waits_by_chance(breakdown, waits)
     ):
         doubt = max(doubt, ONCE_CHANCE)
     if _waits_for_labels_alone(breakdown, waits):
@@ -459,23 +457,6 @@ def _waits_always(breakdown: Breakdown, waits: _Waits) -> bool:
     together = lower_median(waited_s, axis=1) > HALF_SHARE * longest_s
     is_usual = usual_s > 0 and usual_s * len(longest_s) >= HALF_SHARE * longest_s.sum()
     return bool(is_usual and high_s - low_s <= HALF_SHARE * usual_s and together.mean() >= ALWAYS_SHARE)
-
-
-def _waits_by_chance(breakdown: Breakdown, waits: _Waits) -> bool:
-    """Say whether all workers of two stages stand still in forwards, now one, now another, at any microbatch; no row says so.
-
-    Both may read: nobody shows what befalls who reads nothing. A late batch is so for its labels, too, and mostly before the
-    forward that needs it; a busy host stops its processes whatever they do.
-    """
-    stalls, n_stages = breakdown.stalls, breakdown.slow_workers.shape[1]
-    total_s = float(waits.seconds.sum())
-    if n_stages != 2 or waits.told.any() or breakdown.start_s is not None or not total_s:
-        return False
-    forward_s = _add_chunks(waits.seconds, n_stages)[0]  # (n_stages, n_microbatches, n_steps, n_dp)
-    chosen_s = float(forward_s[:, 0].sum()), float(forward_s[:, (forward_s > 0).all(axis=0)].sum())
-    inside_s = _sum_at(stalls.of_kind(StallKind.INPUT)[0], stalls.inside_s)
-    everybody = bool(forward_s.any(axis=(1, 2)).all())
-    return everybody and inside_s > HALF_SHARE * total_s and max(chosen_s) < HALF_SHARE * total_s
 
 
 def _waits_anywhere(breakdown: Breakdown, waits: _Waits) -> bool:

@@ -1,7 +1,7 @@
 """How stalls put down to collection, allocator and input look: direction, place, frequency, size, and what rows say."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -169,41 +169,6 @@ def test_waits_as_short_as_computes_vary_are_not_surely_input(length: float, doc
     factor = np.exp(documents * drawn if documents else 0.1 * host)
     parts = dataclasses.replace(parts, compute_s=parts.compute_s * factor)
     assert values(parts, "input")["unseen_doubt"] == doubt
-
-
-#: Stage, microbatch, index of the step and dp rank of forwards that stand still, as chance has it.
-ANYWHERE = [
-    (0, 1, 0, 0),
-    (0, 0, 2, 1),
-    (1, 1, 3, 0),
-    (0, 1, 5, 0),
-    (1, 1, 6, 1),
-    (1, 1, 7, 0),
-    (0, 1, 9, 1),
-    (1, 0, 9, 1),
-]
-
-
-@pytest.mark.parametrize(
-    ("change", "doubt"),
-    [
-        (lambda at: at, ONCE_CHANCE),
-        (lambda at: [(stage, 0, step, dp) for stage, _, step, dp in at], 0.0),
-        (lambda at: [(both, mb, step, dp) for _, mb, step, dp in at for both in (0, 1)], 0.0),
-        (lambda at: [place for place in at if place[0] == 0 or place[3] == 0], 0.0),
-    ],
-    ids=["by chance", "first forwards", "labels as well", "not all"],
-)
-def test_forwards_of_all_that_stand_still_by_chance_are_not_surely_input(
-    change: Callable[[list[tuple[int, int, int, int]]], list[tuple[int, int, int, int]]], doubt: float
-) -> None:
-    """Who reads chooses stage, microbatch or moment; of two stages none shows what stops those that read nothing."""
-    places = of(StallKind.INPUT, {(FORWARD, *place): 0.5 for place in change(ANYWHERE)})
-    assert values(stalled(places), "input")["unseen_doubt"] == doubt
-    assert values(stalled(before=places), "input")["unseen_doubt"] == 0.0
-    inside = stalled(places)
-    told = dataclasses.replace(inside.stalls, recorded_inside=inside.stalls.inside_s > 0)
-    assert values(dataclasses.replace(inside, stalls=told), "input")["unseen_doubt"] == 0.0
 
 
 @pytest.mark.parametrize(
