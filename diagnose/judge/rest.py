@@ -27,6 +27,9 @@ PLANNED_ROWS = (Op.EVAL, Op.LOG)
 NO_CAUSE = "no cause can be named"
 #: Said of slow steps in which all computes are longer alike, where no tokens tell of more work.
 ALIKE = "and all their computes are longer alike, as with more work, a warm-up or a profiler"
+#: Steps are slow for saves in the background where this part of what they lose is in so many steps after each, as many saves at
+#: least, and these are no more than that part of all.
+NEARLY_ALL, MOST_AFTER, MIN_SAVES, HALF_OF_STEPS = 0.8, 2, 2, 0.5
 
 
 def describe_unlooked(
@@ -198,10 +201,24 @@ def _list_excuses(analysis: Analysis, explained: Collection[str], least: float) 
         if traits.is_excused(analysis.features, explained):
             tells = analysis.features.get("sequence.slow_steps")
             is_guess = name == "step" and (tells is None or tells.value is None)
-            found[name] = ALIKE if is_guess else traits.excuse
+            found[name] = (_describe_after_saves(analysis) or ALIKE) if is_guess else traits.excuse
         elif comes_and_goes(analysis, name, least):
             found[name] = "now and then, on nobody more than on others"
     return found
+
+
+def _describe_after_saves(analysis: Analysis) -> str:
+    """Say that slow steps come right after those with a save, by its rows: it goes on beside them. Empty elsewhere."""
+    gains, steps, rows = analysis.gains, analysis.breakdown.steps, analysis.trace.evidence
+    saves = np.unique(rows.step[rows.op == Op.CHECKPOINT])
+    ahead = steps[:, None] - saves
+    after = ((ahead > 0) & (ahead <= MOST_AFTER)).any(axis=1)
+    lost_s = gains.replayed_steps_s - gains.alone_steps_s["step"]
+    if len(saves) < MIN_SAVES or after.mean() > HALF_OF_STEPS or lost_s[after].sum() < NEARLY_ALL * lost_s.sum():
+        return ""
+    return (
+        f"nearly all in the {MOST_AFTER} steps after one that saves: what a save does in the background is in their way"
+    )
 
 
 def _measure_waste(analysis: Analysis) -> float:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -660,6 +661,38 @@ def test_more_work_is_claimed_only_where_tokens_tell(tells: float | None, why: s
     features = {**base.features, "step.shared": Feature(0.95), "sequence.slow_steps": Feature(tells, "")}
     said = describe_noise(dataclasses.replace(base, features=features), (), LEAST)
     assert said.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("saves", "slow", "told"),
+    [
+        ((4, 10), (5, 6, 11, 12), True),
+        ((4, 10), (5, 6, 11, 12, 15), True),
+        ((4, 10), (5, 6, 11, 15, 16), False),
+        ((4, 10), (4, 10), False),
+        ((4,), (5, 6), False),
+        ((), (5, 6, 11, 12), False),
+        (range(20), range(20), False),
+    ],
+    ids=["after each", "nearly all", "some", "the saves themselves", "one save", "no save", "always"],
+)
+def test_steps_that_are_slow_after_saves_are_told(saves: Sequence[int], slow: Sequence[int], told: bool) -> None:
+    """A save that goes on in the background is in the way of the two steps after it, or most of what is slow is elsewhere."""
+    base = with_gains(job("healthy"), step=(0.08, 0.08))
+    steps, lost_s = np.sort(base.breakdown.steps), np.zeros(len(base.breakdown.steps))
+    lost_s[list(slow)] = 0.1
+    gains = base.gains
+    alone = {**gains.alone_steps_s, "step": gains.replayed_steps_s - lost_s}
+    n, zero = len(saves), np.zeros(len(saves), dtype=np.int64)
+    rows = Evidence(zero + int(Op.CHECKPOINT), steps[list(saves)], zero, zero, np.zeros(n), np.ones(n))
+    analysis = dataclasses.replace(
+        base,
+        features={**base.features, "step.shared": Feature(0.95), "sequence.slow_steps": Feature.missing("no tokens")},
+        gains=dataclasses.replace(gains, alone_steps_s=alone),
+        breakdown=dataclasses.replace(base.breakdown, steps=steps),
+        trace=dataclasses.replace(base.trace, evidence=rows),
+    )
+    assert ("nearly all in the 2 steps after one that saves" in describe_noise(analysis, (), LEAST)) == told
 
 
 @pytest.mark.parametrize(("spread", "noisy"), [(0.08, False), (0.2, True)])
