@@ -27,8 +27,9 @@ OVERLAP_SHARE = 0.1
 def number_around_lost(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
     """Leave out the numbers of lost rows, in workers and steps that have fewer of a type than others of their stage.
 
-    Labels count where they are those of a fuller worker, in order, with gaps. Computes without, and transfers, are those of which
-    the gaps in time leave room for what is missing. Where that does not tell, computes stay counted.
+    Labels count where they are those of a fuller worker, in order, with gaps, in a step of as many microbatches. Computes without,
+    and transfers, are those of which the gaps in time leave room for what is missing. Where that does not tell, computes stay
+    counted.
 
     Costs two sorts of the rows, and of each worker and step with lost rows the square of how many are lost an operation.
     """
@@ -38,10 +39,12 @@ def number_around_lost(rows: Rows, at: RowIndex, sizes: GridSizes) -> Rows:
     n_kinds = n_stages * len(Op)
     counts = np.bincount(key, minlength=n_steps * n_dp * n_kinds).reshape(n_steps * n_dp, n_kinds)
     op = np.arange(n_kinds) % len(Op)
+    is_compute = of_types(op, (Op.FORWARD, Op.BACKWARD))
     labels = [column for column in (rows.microbatch, rows.chunk, rows.position) if column is not None]
     known = np.zeros(len(rows), dtype=bool)
     if labels:
-        rows, known = _leave_gaps(rows, key, np.where(op < int(min(EVIDENCE)), counts, 0), labels)
+        n_microbatches = _count_microbatches(rows, at, n_steps, int(counts[:, is_compute].max())).repeat(n_dp)
+        rows, known = _leave_gaps(rows, key, np.where(op < int(min(EVIDENCE)), counts, 0), labels, n_microbatches)
     for types in ((*DIRECTIONS, *P2P), DIRECTIONS):
         rows, known = _number_by_gaps(rows, key, counts, types, known, n_dp)
     return number_beside_computes(rows, key, counts, known, sizes)
@@ -180,10 +183,27 @@ def _fit_gaps(usual_gap_s: Seconds, usual_s: Seconds, gap_s: Seconds, may_be: Bo
     return place, fits, room_s >= MIN_ROOM * needed_s
 
 
-def _leave_gaps(rows: Rows, key: Ints, counts: Ints, labels: Sequence[NDArray[Any]]) -> tuple[Rows, Bools]:
+def _count_microbatches(rows: Rows, at: RowIndex, n_steps: int, most: int) -> Ints:
+    """Say how many microbatches each step has, by the last that any of its workers names: shape (n_steps,).
+
+    It is no more than `most`, so that labels that go on from step to step say nothing.
+    """
+    computes = np.flatnonzero(of_types(rows.op, (Op.FORWARD, Op.BACKWARD)))
+    n_microbatches = np.zeros(n_steps, dtype=np.int64)
+    if rows.microbatch is None or not len(computes):
+        return n_microbatches
+    labels = rows.microbatch[computes].astype(np.int64)
+    np.maximum.at(n_microbatches, at[0][computes], labels - labels.min() + 1)
+    return np.minimum(n_microbatches, most)
+
+
+def _leave_gaps(
+    rows: Rows, key: Ints, counts: Ints, labels: Sequence[NDArray[Any]], n_microbatches: Ints
+) -> tuple[Rows, Bools]:
     """Number the rows of workers and steps with fewer of a type as those of the fullest with the same labels, and say which did.
 
-    `counts` has the shape (n_steps * n_dp, n_stages * n_types), 0 where a type is not asked about.
+    The fullest is one of a step with as many microbatches. `counts` has the shape (n_steps * n_dp, n_stages * n_types), 0 where a
+    type is not asked about; `n_microbatches` (n_steps * n_dp,).
     """
     assert rows.seq is not None
     n_kinds = counts.shape[1]
@@ -192,10 +212,13 @@ def _leave_gaps(rows: Rows, key: Ints, counts: Ints, labels: Sequence[NDArray[An
     if not short.any():
         return rows, known
     fullest = np.zeros_like(short)
-    fullest[counts.argmax(axis=0), np.arange(n_kinds)] = short.any(axis=0)
+    for n in np.unique(n_microbatches).tolist():
+        of_size = np.flatnonzero(n_microbatches == n)
+        fullest[of_size[counts[of_size].argmax(axis=0)], np.arange(n_kinds)] = short.any(axis=0)
     in_short, in_fullest = (np.flatnonzero(where.reshape(-1)[key]) for where in (short, fullest))
     both = np.concatenate([in_fullest, in_short])
-    label = number_combinations(key[both] % n_kinds, *(column[both] for column in labels))
+    lanes, kinds = np.divmod(key[both], n_kinds)
+    label = number_combinations(n_microbatches[lanes], kinds, *(column[both] for column in labels))
     n_of_label = np.bincount(label[: len(in_fullest)], minlength=int(label.max()) + 1)
     seq_of_label = np.zeros(len(n_of_label), dtype=np.int64)
     seq_of_label[label[: len(in_fullest)]] = rows.seq[in_fullest]

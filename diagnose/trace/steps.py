@@ -12,6 +12,7 @@ from diagnose.model.trace import TOKEN_COLUMNS, Block, Bools, Evidence, Ints, No
 from diagnose.numerics.figures import write_figure, write_percent
 from diagnose.numerics.robust import nan_median, nan_quantile
 from diagnose.trace.dense import Dense
+from diagnose.trace.labels import number_combinations
 
 #: A step with a larger part of its operations missing is dropped; below, the gaps are filled by usual values.
 MAX_MISSING_SHARE = 0.20
@@ -465,7 +466,7 @@ def _cut_block(steps: Ints, dense: Dense, kept_node: Bools, at: Ints, absent: Bo
     pick = np.ix_(kept_node, at)
     return Block(
         steps=steps[at],
-        nodes=dense.nodes.take(kept_node),
+        nodes=_count_from_first(dense.nodes.take(kept_node)),
         start_s=dense.start_s[pick],
         end_s=dense.end_s[pick],
         absent=absent if absent.any() else None,
@@ -473,6 +474,22 @@ def _cut_block(steps: Ints, dense: Dense, kept_node: Bools, at: Ints, absent: Bo
         tokens_sq=None if dense.tokens_sq is None else dense.tokens_sq[pick],
         expert_tokens=None if dense.expert_tokens is None else dense.expert_tokens[pick],
     )
+
+
+def _count_from_first(nodes: Nodes) -> Nodes:
+    """Count microbatches from the first that there is: where the last one's backward is the first, fewer lack the first ones.
+
+    Operations were named in a step that has all.
+    """
+    at = np.flatnonzero(nodes.microbatch >= 0)
+    place = number_combinations(nodes.op[at] == Op.FORWARD, nodes.stage[at], nodes.chunk[at])
+    whole = of_types(nodes.op[at], (Op.FORWARD, Op.BACKWARD))  # a weight gradient need not be of each
+    microbatch = nodes.microbatch.copy()
+    first = np.full(int(place.max(initial=-1)) + 1, microbatch.max(initial=0))
+    np.minimum.at(first, place[whole], microbatch[at[whole]])
+    is_told = np.bincount(place[whole], minlength=len(first)) > 0
+    microbatch[at] -= np.where(is_told, first - first.min(initial=np.iinfo(np.int64).max), 0)[place]
+    return dataclasses.replace(nodes, microbatch=microbatch)
 
 
 def _find_cut_off(nodes: Nodes, there: Bools) -> Bools:

@@ -130,7 +130,7 @@ def _take_apart(
     moved_ratio = None
     has_experts = (ep_size or 1) > 1 or experts.tokens_fit is not None or any(o.has_all_to_alls for o in observed)
     if has_experts and experts.ratio is None:
-        moved, moved_ratio = find_moved(alike_s, ep_size)
+        moved, moved_ratio = find_moved(alike_s, ep_size, order)
         experts = dataclasses.replace(experts, moved=moved)
         alike_s = alike_s if moved_ratio is None else alike_s / moved_ratio
     by_member = told_by_member(members, compute_s, steps, n_stages) if compute_s.shape[-1] == 1 else None

@@ -12,9 +12,9 @@ import pytest
 
 from diagnose.faults.generate import generate
 from diagnose.faults.spec import JobSpec
-from diagnose.model.optype import DIRECTIONS, P2P
+from diagnose.model.optype import DIRECTIONS, P2P, Op
 from diagnose.trace.load import load_trace
-from tests.jobs import to_file
+from tests.jobs import Shape, load, random_job, to_file
 
 SCHEDULES = {
     "1f1b": {},
@@ -171,6 +171,29 @@ def test_steps_with_fewer_microbatches_lack_none() -> None:
     assert sorted(int(block.nodes.microbatch.max()) + 1 for block in trace.blocks) == [4, 8]
     assert not any(np.isnan(block.start_s).any() for block in trace.blocks)
     assert not any("missing" in warning for warning in trace.warnings)
+
+
+def test_steps_of_backwards_in_reverse_may_have_fewer_microbatches() -> None:
+    """The last microbatch's backward is the first: steps of 4 and 6 are groups of their own, and a lost row lacks in its own."""
+    shape = Shape(n_steps=7, n_microbatches=6)
+    rows = random_job(shape, 0).drop(columns="seq_id")
+    number = rows.groupby(["step", "dp_rank", "stage", "optype"]).start_ts.rank(method="first").astype(int) - 1
+    has_four = rows.step <= np.unique(rows.step)[3]
+    gone = has_four & (number >= 4) & rows.optype.str.contains("forward|backward")
+    rows, number, has_four = (of[~gone] for of in (rows, number, has_four))
+    backward = rows.optype == "backward-compute"
+    n_microbatches = np.where(has_four, 4, 6)
+    rows["mb_id"] = np.where(backward, n_microbatches - 1 - number, number)
+    lost = backward & (rows.step == rows.step.min()) & (rows.dp_rank == 0) & (rows.stage == 0) & (rows.mb_id == 2)
+    trace = load(rows[~lost], shape.meta)
+    for block, n in zip(trace.blocks, (4, 6), strict=True):
+        nodes = block.nodes
+        for stage, op in ((s, op) for s in range(shape.n_stages) for op in (Op.FORWARD, Op.BACKWARD)):
+            of_op = nodes.microbatch[(nodes.op == op) & (nodes.stage == stage)].tolist()
+            assert of_op == list(range(n))[:: -1 if op == Op.BACKWARD else 1]
+    missing = np.argwhere(np.isnan(trace.blocks[0].start_s))
+    assert [trace.blocks[0].nodes.microbatch[node] for node, _, _ in missing.tolist()] == [2]
+    assert not np.isnan(trace.blocks[1].start_s).any()
 
 
 @pytest.mark.parametrize("single", [False, True])

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diagnose.model.components import Experts
-from diagnose.model.trace import Bools, Seconds
+from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import (
     MAD_TO_SIGMA,
     keep_where,
@@ -59,6 +59,10 @@ RESPONSES = (0.5, 0.125)
 MOVED_SHARE = 0.3
 #: A rank that is long all the time by so many times what the one that changes most does (standard deviation) is slow by itself.
 STAYS_DEVIATIONS = 3.0
+#: Ranks are as hot as the hottest where they are long by this part of what that is.
+LONG_SHARE = 0.5
+#: The first steps, in which all ranks warm up, do not tell whether the others make up for what one takes longer.
+WARM_UP_STEPS = 3
 #: As many workers, on this part of the stages, are not slow one by one where experts are uneven ...
 MANY_WORKERS, MANY_STAGES = 3, 0.5
 #: ... each by a factor of his own: those of one host or one fault are as slow as each other up to this part.
@@ -113,7 +117,7 @@ def read_experts(observed: Sequence[Observed], work_s: Seconds, n_stages: int, e
     return found
 
 
-def find_moved(work_s: Seconds, ep_size: int | None) -> tuple[float | None, Seconds | None]:
+def find_moved(work_s: Seconds, ep_size: int | None, order: Ints) -> tuple[float | None, Seconds | None]:
     """Find work that goes from rank to rank of a stage and stays there for steps: what one takes longer others take shorter.
 
     A slow worker makes nobody quicker. It is for jobs that are known to have experts, where tokens do not tell.
@@ -124,11 +128,14 @@ def find_moved(work_s: Seconds, ep_size: int | None) -> tuple[float | None, Seco
         Computes without waits and recorded pauses, seconds.
     ep_size : int or None
         As for `read_experts`; None: all ranks.
+    order : ndarray of int64, shape (n_steps,)
+        Puts the steps in time.
 
     Returns
     -------
     moved : float or None
-        Which part of what ranks vary by from step to step the others of their group make up for, 0..1; None where nobody can tell.
+        Which part of what ranks vary by from step to step, or those that stay long, the others of their group make up for, 0..1;
+        None where nobody can tell.
     ratio : ndarray of float64, or None
         How long the computes of each rank and step are against those of its group, axes as `work_s`; None where nothing is moved.
     """
@@ -145,14 +152,15 @@ def find_moved(work_s: Seconds, ep_size: int | None) -> tuple[float | None, Seco
     alone, together = float((changes**2).sum()), float((changes.sum(axis=-1) ** 2).sum())
     if not alone > 0:
         return None, None
-    moved = max(1.0 - together / alone, 0.0)
-    if together > MOVED_SHARE * alone:
+    of_hot, hot = _measure_made_up(level_s[:, :, order[WARM_UP_STEPS:]])
+    moved = max(1.0 - together / alone, of_hot)
+    if not of_hot and together > MOVED_SHARE * alone:
         return moved, None
     own = np.log(level_s / level_s.mean(axis=-1, keepdims=True))
     both, slope = _agree_on(own)  # (n_virtual, n_steps, n_groups, size)
     stays = both.mean(axis=1, keepdims=True)
     most = STAYS_DEVIATIONS * both.std(axis=1, keepdims=True).max(axis=-1, keepdims=True)
-    slow = (stays > most) & ~_are_made_up_for(level_s, stays > most)
+    slow = (stays > most) & ~_are_made_up_for(level_s, stays > most) & ~hot
     both = np.where(slow.any(axis=-1, keepdims=True), both - stays, both)
     return moved, _lengthen(work_s, both.reshape(*both.shape[:2], n_dp), slope)
 
@@ -211,6 +219,43 @@ def _lengthen(work_s: Seconds, both: Seconds, slope: float) -> Seconds:
     of_all = np.broadcast_to(both[:, None], work_s.shape[1:])
     slopes = [1.0, slope, *(_slope_of_weights(of_all, of_weights) for of_weights in work_s[2:])]
     return np.exp(np.stack([of_all * by for by in slopes]))
+
+
+def _measure_made_up(level_s: Seconds) -> tuple[float, Bools]:
+    """Say which part of what the longest ranks vary by from step to step the others of their group make up for; and who is hot.
+
+    A token that a hot rank gets one of the others lacks: these get shorter by as much. By what a slow worker's tokens vary they do
+    so by less, as it is slower, and what makes it slow they do not follow at all. Both vary by themselves as well, so that neither
+    is regressed on the other.
+
+    Parameters
+    ----------
+    level_s : ndarray of float64, shape (2, n_virtual, n_steps, n_groups, size)
+
+    Returns
+    -------
+    share : float
+        0..1; 0 where nothing shows that the longest are hot.
+    hot : ndarray of bool, shape (n_virtual, 1, n_groups, size)
+    """
+    pace = (level_s / level_s.mean(axis=(2, 4), keepdims=True)).mean(axis=0)  # (n_virtual, n_steps, n_groups, size)
+    usual = pace.mean(axis=1, keepdims=True)
+    long: Bools = np.asarray(usual - 1.0 >= LONG_SHARE * (usual.max() - 1.0))
+    nobody = np.zeros_like(long)
+    if pace.shape[1] < ENOUGH_STEPS or long.all(axis=-1).any():
+        return 0.0, nobody
+    changes, at = pace - usual, np.broadcast_to(long, pace.shape)
+    own = changes[at]
+    others = np.broadcast_to(-np.where(long, 0.0, changes).sum(axis=-1, keepdims=True), pace.shape)[at]
+    own_2, others_2, both = (float((one * two).sum()) for one, two in ((own, own), (others, others), (own, others)))
+    if not both > 0:
+        return 0.0, nobody
+    share = (others_2 - own_2 + math.hypot(others_2 - own_2, 2.0 * both)) / (2.0 * both)
+    error = share * math.sqrt(max(own_2 * others_2 / both**2 - 1.0, 0.0) / len(own))
+    of_slow = float(usual[~long].mean() / usual[long].mean())
+    if share <= (1.0 + of_slow) / 2.0 or share - of_slow <= CHANCE_DEVIATIONS * error:
+        return 0.0, nobody
+    return min(share, 1.0), long
 
 
 def _are_made_up_for(level_s: Seconds, long: Bools) -> Bools:

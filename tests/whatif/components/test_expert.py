@@ -77,7 +77,7 @@ def from_the_middle(*factors: float) -> Seconds:
 def test_what_some_take_longer_and_others_shorter_is_moved() -> None:
     """Tokens that stay with a rank for steps are found, those of the metadata's groups by themselves."""
     for factor, ep_size in ((from_the_middle(1.5, 0.9, 0.8, 0.8), None), (from_the_middle(1.5, 0.5, 0.8, 1.2), 2)):
-        moved, ratio = find_moved(noise() * factor, ep_size)
+        moved, ratio = find_moved(noise() * factor, ep_size, np.arange(SHAPE[3]))
         assert moved is not None and moved > 0.9
         assert ratio is not None
         assert np.abs(ratio / factor - 1.0).max() < 0.05
@@ -91,17 +91,17 @@ def test_what_some_take_longer_and_others_shorter_is_moved() -> None:
 def test_who_is_slow_makes_nobody_quicker(factors: tuple[float, ...]) -> None:
     """Slow workers, slow steps and noise move nothing, and one rank has nobody to move it to; too few steps tell nothing."""
     work_s = noise() * from_the_middle(*factors)
-    moved, ratio = find_moved(work_s, None)
+    moved, ratio = find_moved(work_s, None, np.arange(SHAPE[3]))
     assert moved is not None and ratio is None
-    assert find_moved(work_s[:, :, :, :4], None) == (None, None)
-    assert find_moved(work_s[..., :1], None) == (0.0, None)
+    assert find_moved(work_s[:, :, :, :4], None, np.arange(4)) == (None, None)
+    assert find_moved(work_s[..., :1], None, np.arange(SHAPE[3])) == (0.0, None)
 
 
 def test_a_worker_that_is_slow_all_the_time_stays_slow_beside_moved_work() -> None:
     """Experts that come and go never make a rank as long as it is: that is left to the worker."""
     work_s = noise() * from_the_middle(1.06, 0.98, 0.98, 0.98)
     work_s[:, 1, ..., 2] *= 1.5
-    _, ratio = find_moved(work_s, None)
+    _, ratio = find_moved(work_s, None, np.arange(SHAPE[3]))
     assert ratio is not None
     assert np.abs(ratio - 1.0).max() < 0.1
 
@@ -114,11 +114,39 @@ def test_experts_that_are_hot_all_the_time_are_told_by_what_other_groups_take(*,
     work_s = noise() * factor
     if one_stage:
         work_s = np.concatenate(np.split(work_s, 4, axis=1), axis=-1)
-    moved, ratio = find_moved(work_s, 4)
+    moved, ratio = find_moved(work_s, 4, np.arange(SHAPE[3]))
     assert moved is not None and moved > 0.7
     assert ratio is not None
     of_group = ratio[:, 0, ..., 4:8] if one_stage else ratio[:, 1]
     assert np.abs(of_group / factor[1] - 1.0).max() < 0.05
+
+
+def with_long_rank(longer: Seconds, shorter: Seconds) -> Seconds:
+    """Let the second rank take longer by a part of an ordinary compute, and the others shorter, in each step of one stage."""
+    factor = np.ones((1, *SHAPE[2:]))
+    factor[..., [0, 2, 3]] -= shorter[:, None] / 3.0
+    factor[..., 1] += longer
+    factor[:, :, :2] *= 1.5  # all ranks warm up
+    return noise()[:, :1] * factor
+
+
+def test_experts_that_are_hot_all_the_time_are_told_by_what_the_others_of_one_group_take() -> None:
+    """In steps in which the hot rank takes longer the others take shorter by as much: all that it takes longer is its tokens'."""
+    longer = 1.2 + 0.2 * np.random.default_rng(9).standard_normal(SHAPE[3])
+    moved, ratio = find_moved(with_long_rank(longer, longer), 4, np.arange(SHAPE[3]))
+    assert moved is not None and moved > 0.9
+    assert ratio is not None
+    assert np.median(ratio[..., 1]) == pytest.approx(2.2, rel=0.05)
+
+
+@pytest.mark.parametrize("routed", [0.0, 0.1], ids=["a machine", "a machine with experts that come and go"])
+def test_a_slow_worker_is_made_up_for_by_less_than_it_takes_longer(routed: float) -> None:
+    """What makes a worker slow, all the time or more in some steps, makes nobody quicker, and its tokens take twice as long."""
+    rng = np.random.default_rng(9)
+    tokens = routed * rng.standard_normal(SHAPE[3])
+    longer = 1.0 + (0.2 * rng.standard_normal(SHAPE[3]) if not routed else 0.0) + 2.0 * tokens
+    _, ratio = find_moved(with_long_rank(longer, tokens), 4, np.arange(SHAPE[3]))
+    assert ratio is None or np.median(ratio[..., 1]) < 1.1
 
 
 def test_one_direction_is_no_expert() -> None:
