@@ -67,6 +67,9 @@ WARM_UP_STEPS = 3
 MANY_WORKERS, MANY_STAGES = 3, 0.5
 #: ... each by a factor of his own: those of one host or one fault are as slow as each other up to this part.
 OWN_FACTORS = 0.25
+#: A worker has it alone where it has so many times what the usual rank of its stage has (recorded experts up to 3.5, a worker that
+#: is slow now and then 40 and more).
+LONE_RATIO = 10.0
 #: Members of a group share at least this part.
 ALIKE_FROM = 0.5
 #: ... and as much, up to chance, as a part of the group: two groups taken as one are at most half as much alike.
@@ -323,6 +326,10 @@ def find_experts(
     found = dataclasses.replace(told, explained=explained, alone_share=alone_share)
     if told.ratio is not None or explained < LEAST_EXPLAINED:
         return found, whole_left
+    if (lone := _find_lone(contrast, there)).any():
+        at = lone[:, None, None]
+        found, left = find_experts(np.where(at, np.nan, whole_left), microbatch_ratio, told, ep_size)
+        return found, np.where(at, whole_left, left)
     group, alike = _find_group(contrast, ep_size)
     slope = float(np.clip(scale[1] / scale[0], *SLOPES))
     own = logs - _shared_by_stages(logs, contrast, there)
@@ -336,6 +343,19 @@ def find_experts(
     ratio = np.where(there & np.isfinite(whole_left), np.exp(np.stack([both * by for by in slopes])), np.nan)
     even = np.nan_to_num(ratio / np.nanmean(ratio, axis=(2, 3, 4), keepdims=True), nan=1.0)
     return dataclasses.replace(found, ratio=even, group=group, alike=alike), whole_left / np.nan_to_num(ratio, nan=1.0)
+
+
+def _find_lone(contrast: Seconds, there: Bools) -> Bools:
+    """Mark the workers that alone on their stage are long in both directions, shape (n_virtual, n_dp): slow now and then.
+
+    Tokens are dealt out among ranks: all have more now, less then, or get quicker by what a busy one takes longer.
+    """
+    known = there.any(axis=(1, 2))
+    own = np.where(known, (contrast[0] * contrast[1]).sum(axis=(1, 2)), np.nan)
+    with_all = (contrast[0] * contrast[1].sum(axis=-1, keepdims=True)).sum(axis=(1, 2))
+    # Whoever has no more than its even part says nothing.
+    least = np.maximum(LONE_RATIO * lower_median(own, axis=1)[:, None], np.nanmean(own))
+    return np.asarray(known & (own > least) & (2.0 * with_all > own))
 
 
 def _slope_of_weights(both: Seconds, weight: Seconds) -> float:

@@ -42,11 +42,13 @@ def attribute_to_allocator(found: LongStalls) -> None:
     alone = np.concatenate([long[:1], long[1:] & ~found.reached_by(long[0])])
     counts = (a.reshape(shape).sum(axis=(1, 3))[:, :, found.in_time] for a in (alone, there))
     stalled, exists = (np.stack([count[0], count[1:].sum(axis=0)]) for count in counts)
-    if stalled[1].sum() < MIN_STALLS:
-        return
     # Who stops as a slow machine does anyway is no reference.
     slow: Bools = np.any(found.stalls.seconds_of(StallKind.WORKER).reshape(shape), axis=(0, 1, 3, 4))
     marked = _find_subset(stalled[1], exists[1], slow)
+    if not marked.any() and _attribute_to_machines(found, _find_alone(found, exists[1]), exists[1]):
+        return
+    if stalled[1].sum() < MIN_STALLS:
+        return
     if not marked.any():
         # Few stalls say more with those of forwards, unless these are so many more that somebody else stops them.
         both = _find_subset(stalled.sum(axis=0), exists.sum(axis=0), slow)
@@ -65,15 +67,14 @@ def attribute_to_allocator(found: LongStalls) -> None:
         here, elsewhere = rate(kind & mask, there[0] & mask), rate(kind & ~mask, there[0] & ~mask)
         if here <= 2.0 * elsewhere:
             at[0] &= ~kind
-    if _are_of_microbatches(at, found.share):
+    if _attribute_to_machines(found, at, exists[1]):
         return
     alike = at[0] & _as_long_as_backwards(at, found.stalls)
     # Far more forwards than backwards of their length: collections, which hold a backward up now and then.
     if (at[0] & ~alike).sum() > FORWARD_RATIO * at[1:].sum():
         return
     at[0] = alike
-    by_worker = at.reshape(shape).sum(axis=(0, 1, 3, 4))  # (n_stages, n_dp)
-    most = by_worker >= MUCH_SHARE * by_worker.max()
+    most = _have_most(at, n_stages)
     # A slow machine, or one that another process shares now and then, lengthens a compute by a part; an allocator takes its time.
     # Of any size: those of one size take the same seconds. Where all ranks of a stage have it no single worker is slow.
     theirs = np.tile(most, (n_chunks, 1))[:, None, None, :] & (found.share > 0)
@@ -93,11 +94,30 @@ def attribute_to_allocator(found: LongStalls) -> None:
         _attribute_beside(found, exists[1])
 
 
-def _attribute_beside(found: LongStalls, exists: Ints) -> None:
-    """Attribute stalls to machines that are slow beside others that are known to be, on last stages, too.
+def _have_most(at: Bools, n_stages: int) -> Bools:
+    """Mark the workers that have stalls but for a stray one, shape (n_stages, n_dp); `at` has the axes of durations."""
+    by_worker = at.sum(axis=(0, 2, 3)).reshape(-1, n_stages, at.shape[-1]).sum(axis=0)
+    return np.asarray(by_worker >= MUCH_SHARE * by_worker.max())
 
-    There backwards come right after their forwards. `exists` counts what is computed backwards, shape (n_stages, n_steps, n_dp), in
-    time.
+
+def _attribute_to_machines(found: LongStalls, at: Bools, exists: Ints) -> bool:
+    """Say whether both directions of the same microbatches are longer by like parts, and attribute them to machines if those are.
+
+    Documents are as long on all stages of a rank, and a stage's own work is on all of its ranks: what one worker has alone is slow.
+    """
+    if not _are_of_microbatches(at, found.share):
+        return False
+    most = _have_most(at, found.n_stages)
+    if not (most.all(axis=0).any() or most.all(axis=1).any()) and min(at[0].sum(), at[1:].sum()) >= MIN_STALLS:
+        found.assign(at, StallKind.WORKER)
+        _attribute_beside(found, exists)
+    return True
+
+
+def _find_alone(found: LongStalls, exists: Ints) -> Bools:
+    """Mark stalls of workers that stall far more often than the rest, on last stages, too, where backwards follow their forwards.
+
+    `exists` counts what is computed backwards, shape (n_stages, n_steps, n_dp), in time; the result has the axes of durations.
     """
     slow_s, n_chunks = found.stalls.seconds_of(StallKind.WORKER), found.long.shape[1] // found.n_stages
     backward = found.long[1:] & ~found.reached_by(found.long[0], alike=False)
@@ -107,8 +127,14 @@ def _attribute_beside(found: LongStalls, exists: Ints) -> None:
     subset, all_s = _find_subset(stalled, exists, slow), found.stalls.inside_s + found.stalls.before_s
     stalled_s = np.where(found.long, all_s, 0.0).reshape(by_stage).sum(axis=(0, 1, 3, 4))
     most = subset & (stalled_s > MUCH_SHARE * stalled_s.max(initial=0.0, where=subset))
-    at = found.long & np.tile(most, (n_chunks, 1))[:, None, None, :]
-    at[0] &= _as_long_as_backwards(at, found.stalls)
+    return np.asarray(found.long & np.tile(most, (n_chunks, 1))[:, None, None, :])
+
+
+def _attribute_beside(found: LongStalls, exists: Ints) -> None:
+    """Attribute stalls to machines that are slow beside others that are known to be; `exists` is as for `_find_alone`."""
+    at = _find_alone(found, exists)
+    if not _are_of_microbatches(at, found.share):
+        at[0] &= _as_long_as_backwards(at, found.stalls)
     found.assign(at, StallKind.WORKER)
 
 

@@ -67,6 +67,23 @@ def test_what_is_no_expert(axes: tuple[int, ...]) -> None:
     assert found(noise() * factor).ratio is None
 
 
+@pytest.mark.parametrize("n_dp", [2, 4])
+def test_who_is_long_alone_on_its_stage_is_no_expert(n_dp: int) -> None:
+    """A worker that is slow in half of its microbatches; beside experts these are found without it, and a hot rank is one."""
+    rng = np.random.default_rng(4)
+    slow, experts = np.ones((*SHAPE[1:4], n_dp)), np.exp(0.06 * rng.standard_normal((*SHAPE[1:4], n_dp)))
+    slow[2, ..., 1] = np.where(rng.random(SHAPE[2:4]) < 0.5, 1.7, 1.0)
+    alone = found(noise()[..., :n_dp] * slow)
+    assert alone.ratio is None and (alone.explained or 0.0) < 0.05
+    both = found(noise()[..., :n_dp] * slow * experts)
+    assert both.ratio is not None
+    assert (both.ratio[:, 2, ..., 1] == 1.0).all()
+    assert np.median(np.abs(both.ratio[:, :2] / experts[:2] - 1.0)) < 0.05
+    # What one has more of the others have less of.
+    slow[2] += (1.0 - slow[2, ..., 1:2]) / n_dp
+    assert found(noise()[..., :n_dp] * slow).ratio is not None
+
+
 def from_the_middle(*factors: float) -> Seconds:
     """Let the ranks of the second stage take so many times as long in the second half of the steps."""
     factor = np.ones(SHAPE[1:])
