@@ -68,12 +68,15 @@ def _find_stops(stalls: Stalls, n_stages: int) -> tuple[Bools, Bools]:
         (stalls.before_s, stalls.before, stalls.recorded_before),
     ):
         stalled_s += np.where(of_types(kinds, UNTOLD) & ~told, seconds, 0.0)
-    lengths = stalled_s[stalled_s > 0]
-    long = stalled_s * AS_LONG_RATIO >= max(weighted_median(lengths, lengths) or 0.0, np.finfo(float).tiny)
-    # Both directions, shape (n_stages, n_dp) each.
+    # How long a process stops is its own: beside it noise of many others may have as many seconds.
+    of_worker = _by_worker(stalled_s, n_stages)
+    stage, dp = (int(i) for i in np.unravel_index(int(of_worker.argmax()), of_worker.shape))
+    lengths = stalled_s[:, stage::n_stages, ..., dp]
+    long = stalled_s * AS_LONG_RATIO >= max(
+        weighted_median(lengths.ravel(), lengths.ravel()) or 0.0, np.finfo(float).tiny
+    )
     forward_s, backward_s = (
-        np.where(long[of], stalled_s[of], 0.0).sum(axis=(0, 2, 3)).reshape(-1, n_stages, long.shape[-1]).sum(axis=0)
-        for of in (slice(0, 1), slice(1, None))
+        _by_worker(np.where(long, stalled_s, 0.0)[of], n_stages) for of in (slice(0, 1), slice(1, None))
     )
     by_worker = forward_s + backward_s
     # Some of many workers have more than the others by chance: of several that are stopped nobody else has any.
@@ -82,6 +85,11 @@ def _find_stops(stalls: Stalls, n_stages: int) -> tuple[Bools, Bools]:
     at = long & np.tile(own, (long.shape[1] // n_stages, 1))[:, None, None]
     is_part = 2 * own.sum() <= max(own.size, 2) and bool(((forward_s > 0) & (backward_s > 0))[own].all())
     return at & (is_part and at.sum() >= MIN_STALLS), own
+
+
+def _by_worker(seconds: Seconds, n_stages: int) -> Seconds:
+    """Add up over all computes of each worker, shape (n_stages, n_dp)."""
+    return np.asarray(seconds.sum(axis=(0, 2, 3)).reshape(-1, n_stages, seconds.shape[-1]).sum(axis=0))
 
 
 def _are_at_once(pauses: Sequence[Pauses]) -> bool:

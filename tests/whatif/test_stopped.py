@@ -118,3 +118,12 @@ def test_host(case: str) -> None:
     (frozen,) = attribute_to_stopped([o], stalls, [excess], SPEC.pp)
     assert bool(frozen) is (case == "at once")
     assert stalls.seconds_of(StallKind.WORKER).sum() == (2 * STOP_S * len(BOTH) if case == "at once" else 0.0)
+
+
+def test_noise() -> None:
+    """Short pauses of many others, more seconds together than what the process stops for, hide it not."""
+    (o,) = measured(SPEC).observed
+    stalls, excess = stall(at=BOTH), late(o, op=Op.FORWARD_SEND, dp=DP, steps=(4, 6), seconds=0.45)
+    stalls.inside_s[:, :, ..., 1 - DP] = stalls.inside_s[:, 1 - STAGE, ..., DP] = 0.04
+    assert any(attribute_to_stopped([o], stalls, [excess], SPEC.pp))
+    assert stalls.seconds_of(StallKind.WORKER).sum() == pytest.approx(STOP_S * len(BOTH))
