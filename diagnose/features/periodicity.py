@@ -91,9 +91,11 @@ def _measure_doubts(gains: Gains, borders: Features, n_stages: int, n_steps: int
         return dict.fromkeys((f"stall.{name}_doubt" for name in ("planned", "optimizer", "loader", "rare")), missing)
     rows_say, period = borders["stall.checkpoint_share"].value, borders["stall.period_steps"].value
     is_told = rows_say is not None and rows_say >= EXPLAINED_SHARE
-    of_all, of_first, of_reader, in_optimizers = 0.0, 0.0, 0.0, 0.0
+    of_all, of_first, of_reader, in_optimizers, of_other = 0.0, 0.0, 0.0, 0.0, 0.0
     for name, gain in lost.items():
         on = gains.blame_s.get(name)
+        # Nobody but the first worker saves for all.
+        of_other += gain if on is not None and on.flat[1:].max(initial=0.0) > ALONE_SHARE * on.sum() else 0.0
         # Nearer to all of it than to the part that each rank has where all are alike.
         if on is not None and on.shape[0] > 1 and on[0].sum() > (1.0 + 1.0 / on.shape[0]) / 2.0 * on.sum():
             of_first += gain
@@ -105,7 +107,9 @@ def _measure_doubts(gains: Gains, borders: Features, n_stages: int, n_steps: int
     takes_turns = not is_told and period is not None and period <= MOST_LOADERS
     of_loader = LOADER_CHANCE * (of_reader + (of_all if n_stages <= READING_STAGES else 0.0)) / total * takes_turns
     is_once = not is_told and borders["stall.hits"].value == 1.0
-    of_once = ONCE_CHANCE * float(np.interp(n_steps, ONCE_STEPS, (0.0, 1.0))) if is_once else 0.0
+    # ... of all workers; what stops one alone, once, is its machine's, however few steps there are.
+    is_long = max(float(np.interp(n_steps, ONCE_STEPS, (0.0, 1.0))), float(of_other > EXPLAINED_SHARE * total))
+    of_once = ONCE_CHANCE * is_long if is_once else 0.0
     # Where saves have rows that tell of less, there was something else.
     is_likely = n_stages > 1 and of_first > EXPLAINED_SHARE * total and rows_say is None
     planned = STAGES_CHANCE if is_likely else PLANNED_CHANCE

@@ -109,7 +109,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
         "documents_doubt",
     )
     found: Features
-    if n_dp == 1 and not breakdown.slow_workers.any():
+    if n_dp == 1 and not (breakdown.slow_workers.any() or breakdown.is_stopped):
         reason = "with one dp rank no worker has peers on its stage, and none fell behind itself"
         found = {f"worker.{name}": Feature.missing(reason) for name in names}
     elif not breakdown.slow_workers.any():
@@ -168,8 +168,7 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
     )
     # Shape (n_stages, n_dp): of the places of one direction, as power slows backwards more and a processor forwards alone.
     often = hits.any(axis=(1, 4)).mean(axis=2).max(axis=0)
-    is_stopped = any(breakdown.frozen_s.get(StallKind.WORKER, ()))  # in messages, too, as its whole process is
-    is_slow = (often > MOST_OF_IT) | (is_stopped & (often > 0))
+    is_slow = (often > MOST_OF_IT) | (breakdown.is_stopped & (often > 0))
     found = {"ratio": 1.0, "forward_ratio": 1.0, "backward_ratio": 1.0}
     if not is_slow.any():
         return found
@@ -178,7 +177,7 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
     extra, usual = (a[:, :, stage, :, :, dp].sum(axis=(1, 2, 3)) for a in (by_worker, of_work))
     ratio = 1.0 + extra / np.where(usual > 0, usual, 1.0)  # (n_directions,)
     in_step = hits[:, :, stage, :, :, dp].any(axis=(0, 1, 2))
-    is_machine = is_stopped or _take_a_part(breakdown, is_slow) or _come_by_the_clock(breakdown, is_slow)
+    is_machine = breakdown.is_stopped or _take_a_part(breakdown, is_slow) or _come_by_the_clock(breakdown, is_slow)
     return {
         "ratio": float(ratio.mean()),
         "forward_ratio": float(ratio[0]),

@@ -140,13 +140,16 @@ def _name_others(analysis: Analysis, rule: Rule) -> list[tuple[int, int]]:
 def _describe_stops(analysis: Analysis, rule: Rule) -> Iterator[EvidenceItem]:
     """Say for how long a slow worker's process stops at a time, where its messages show that it is the whole process."""
     stalled_s = analysis.breakdown.stalls.seconds_of(StallKind.WORKER)
-    is_stopped = any(analysis.breakdown.frozen_s.get(StallKind.WORKER, ()))
-    if not is_stopped or analysis.gains.traits_of(rule.components).whom != "workers" or rule.place != "workers":
+    if (
+        not analysis.breakdown.is_stopped
+        or analysis.gains.traits_of(rule.components).whom != "workers"
+        or rule.place != "workers"
+    ):
         return
     usual_s = weighted_median(stalled_s[stalled_s > 0], stalled_s[stalled_s > 0])
     text = (
-        f"now and then its process stops for about {write_figure(usual_s or 0.0, 2)} s: in forwards, in backwards and, in other "
-        "steps, in messages, as long; an allocator holds up no message, a link no compute, a collection no backward: look at what "
+        f"now and then its process stops for about {write_figure(usual_s or 0.0, 2)} s: in forwards, in backwards and, at other "
+        "times, in messages, as long; an allocator holds up no message, a link no compute, a collection no backward: look at what "
         "else its host runs"
     )
     yield EvidenceItem("rule", f"{rule.id}/stops", text, {"stopped_s": usual_s})

@@ -211,6 +211,11 @@ class Breakdown:
         """Recorded durations as if all computes of a direction were ordinary ones, axes as `compute_s`."""
         return np.asarray(self.compute_s / self.variant_ratio)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Say whether messages stood still with slow workers, as whole processes do."""
+        return any(self.frozen_s.get(StallKind.WORKER, ()))
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gains:

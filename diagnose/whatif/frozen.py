@@ -23,7 +23,7 @@ MAX_AT_ONCE = 4096
 MOST_BESIDE, BESIDE_SHARE = 0.8, 0.5
 
 #: Pauses: stage, step (its place in the block), dp rank, and between which seconds of the step they stopped it for how long.
-_Pauses = tuple[Ints, Ints, Ints, Seconds, Seconds, Seconds]
+Pauses = tuple[Ints, Ints, Ints, Seconds, Seconds, Seconds]
 
 
 def find_frozen(
@@ -38,7 +38,7 @@ def find_frozen(
     left_s = dict(excess_s)
     for kind in STOPPING:
         of_kind, _ = _set_against(o, _read_rows(o, evidence), left_s) if kind == StallKind.COLLECTION else ({}, 0.0)
-        of_stalls = _read_stalls(o, steps, stalls, n_stages, kind)
+        of_stalls = read_stalls(o, steps, stalls, n_stages, kind)
         by_stalls, beside_s = _set_against(o, of_stalls, left_s)
         if beside_s <= MOST_BESIDE * float(of_stalls[-1].sum()):
             for node, seconds in by_stalls.items():
@@ -56,7 +56,7 @@ def find_held(
     What stands still launches nothing. By stalls of computes that no row tells of: rows say it themselves. `late_s` is how late
     launches are, seconds by node; both have shape (n_steps, n_dp).
     """
-    stages, step, dp, begins_s, ends_s, paused_s = _read_stalls(o, steps, stalls, n_stages, StallKind.COLLECTION)
+    stages, step, dp, begins_s, ends_s, paused_s = read_stalls(o, steps, stalls, n_stages, StallKind.COLLECTION)
     found = dict[int, Bools]()
     for node, seconds in late_s.items():
         here = stages == o.block.nodes.stage[node]
@@ -71,7 +71,7 @@ def find_held(
     return found
 
 
-def _set_against(o: Observed, pauses: _Pauses, excess_s: Mapping[int, Seconds]) -> tuple[dict[int, Seconds], float]:
+def _set_against(o: Observed, pauses: Pauses, excess_s: Mapping[int, Seconds]) -> tuple[dict[int, Seconds], float]:
     """Say for how long late transfers stood still in pauses, and how many seconds of these have such a one beside them."""
     found: dict[int, Seconds] = {}
     beside_s, slow = 0.0, np.array([*excess_s], dtype=np.int64)
@@ -110,7 +110,7 @@ def _add(found: dict[int, Seconds], o: Observed, node: int, step: Ints, dp: Ints
         found[end] = np.maximum(found[end], frozen) if end in found else frozen
 
 
-def _read_rows(o: Observed, evidence: Evidence) -> _Pauses:
+def _read_rows(o: Observed, evidence: Evidence) -> Pauses:
     """List the collections that rows tell of."""
     rows = np.flatnonzero((evidence.op == Op.GC) & np.isin(evidence.step, o.block.steps))
     begins_s, ends_s = evidence.start_s[rows], evidence.end_s[rows]
@@ -118,7 +118,7 @@ def _read_rows(o: Observed, evidence: Evidence) -> _Pauses:
     return evidence.stage[rows], step, evidence.dp[rows], begins_s, ends_s, ends_s - begins_s
 
 
-def _read_stalls(o: Observed, steps: slice, stalls: Stalls, n_stages: int, kind: StallKind) -> _Pauses:
+def read_stalls(o: Observed, steps: slice, stalls: Stalls, n_stages: int, kind: StallKind) -> Pauses:
     """List the pauses of a kind that stalls of computes tell of, and no row."""
     nodes, computes = o.block.nodes, find_computes(o.block.nodes)
     place = places_of(nodes, computes, n_stages)

@@ -216,17 +216,22 @@ def test_what_no_row_calls_a_save_may_be_planned(seconds: dict[str, list[float]]
 
 
 @pytest.mark.parametrize(
-    ("n_stops", "rows", "few", "doubt"),
-    [(2, (), 0, 0.0), (1, (), 0, ONCE_CHANCE), (1, (), N_STEPS, 0.0), (1, (101,), 0, 0.0)],
-    ids=["twice", "once", "once in few steps", "rows"],
+    ("n_stops", "rows", "few", "rank", "doubt"),
+    [
+        pytest.param(2, (), 0, 0, 0.0, id="twice"),
+        pytest.param(1, (), 0, 0, ONCE_CHANCE, id="once"),
+        pytest.param(1, (), N_STEPS, 0, 0.0, id="once in few steps"),
+        pytest.param(1, (), N_STEPS, 1, ONCE_CHANCE, id="... of a worker that saves for nobody"),
+        pytest.param(1, (101,), 0, 0, 0.0, id="rows"),
+    ],
 )
 def test_one_stop_is_as_probably_something_else(
-    n_stops: int, rows: Sequence[int], few: int, doubt: float, monkeypatch: pytest.MonkeyPatch
+    n_stops: int, rows: Sequence[int], few: int, rank: int, doubt: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever stops all workers once, as a restart, is seen like a save, unless rows say so; what comes again is no restart."""
     monkeypatch.setattr("diagnose.features.periodicity.ONCE_STEPS", (few, few + N_STEPS))
     stops = gains({"start-delay": [4.0 if step in (1, 4)[:n_stops] else 0.0 for step in range(N_STEPS)]})
-    stops.blame_s["start-delay"] = np.array([[1.0], [0.0]])
+    stops.blame_s["start-delay"] = np.array([[1.0 - rank], [float(rank)]])
     found = measure_periodicity(
         components(n_stages=1), stops, evidence([(Op.CHECKPOINT, row) for row in rows], seconds=8.0)
     )

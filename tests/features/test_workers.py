@@ -312,12 +312,12 @@ def test_computes_of_a_slow_machine_are_long_by_a_like_factor(*, on_all: bool, f
     assert measure_workers(found, what_if())["worker.pause_doubt"].value == doubt
 
 
-@pytest.mark.parametrize("is_frozen", [True, False])
-def test_a_few_stops_make_a_worker_slow_where_its_messages_stood_still_too(*, is_frozen: bool) -> None:
-    """Three computes of one worker stand still for 5 s: by themselves few, but its messages tell that its process stops."""
+@pytest.mark.parametrize(("n_dp", "is_frozen"), [(2, True), (2, False), (1, True)])
+def test_a_few_stops_make_a_worker_slow_where_its_messages_stood_still_too(n_dp: int, *, is_frozen: bool) -> None:
+    """Three computes of one worker stand still for 5 s: few, but its messages tell that its process stops; with a peer or not."""
     inside = dict.fromkeys(((0, 1, 0, 2, 0), (1, 1, 1, 4, 0), (0, 1, 0, 7, 0)), (5.0, StallKind.WORKER))
-    found = stalled(inside, n_microbatches=8)
-    frozen_s = {StallKind.WORKER: ({3: np.full((N_STEPS, 2), 5.0)} if is_frozen else {},)}
+    found = stalled(inside, n_microbatches=8, n_dp=n_dp)
+    frozen_s = {StallKind.WORKER: ({3: np.full((N_STEPS, n_dp), 5.0)} if is_frozen else {},)}
     measured = measure_workers(dataclasses.replace(found, frozen_s=frozen_s), what_if())
     assert (measured["worker.ratio"].value or 0.0) == pytest.approx(
         1.0 + (10.0 / 80.0 + 5.0 / 160.0) / 2 if is_frozen else 1.0

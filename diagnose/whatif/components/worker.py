@@ -599,8 +599,8 @@ def attribute_to_workers(stalls: Stalls, share: Seconds, worker_ratio: Seconds) 
 
 
 def _why_unmeasured(breakdown: Breakdown) -> str:
-    """Say that no worker can be compared with another."""
-    if breakdown.compute_s.shape[-1] > 1 or breakdown.slow_workers.any():
+    """Say that no worker can be compared with another, and none is known to be slow."""
+    if breakdown.compute_s.shape[-1] > 1 or breakdown.slow_workers.any() or breakdown.is_stopped:
         return ""
     return "with one dp rank no worker has peers on its stage, and none fell behind itself"
 

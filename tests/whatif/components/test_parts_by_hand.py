@@ -1,5 +1,6 @@
 """Components on arrays that one can read: what they weigh against what, and how they go."""
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -867,7 +868,10 @@ def test_a_loader_is_late_for_each_forward(n_forwards: int, n_late: int, *, each
 def test_who_has_no_peer_is_measured_by_what_it_was_before(n_dp: int, slow: tuple[int, ...], *, measured: bool) -> None:
     """With one dp rank slow workers are known where any of them fell behind itself."""
     workers = np.isin(np.arange(2), slow)[None] * np.ones((n_dp, 1), dtype=bool)
-    assert (_why_unmeasured(components(n_dp=n_dp, slow_workers=workers)) == "") == measured
+    parts = components(n_dp=n_dp, slow_workers=workers)
+    assert (_why_unmeasured(parts) == "") == measured
+    # Who stops now and then is compared with himself at other times.
+    assert not _why_unmeasured(dataclasses.replace(parts, frozen_s={StallKind.WORKER: ({0: np.ones((1, 1))},)}))
 
 
 def test_what_tokens_cost() -> None:
