@@ -364,7 +364,7 @@ def _doubt_loaders(breakdown: Breakdown, evidence: Evidence, waits: _Waits, *, r
         is_once = long.sum() == hits.sum()
         return Feature(COLLECTED_CHANCE if is_one and is_once and is_inside else 0.0)
     in_step: Bools = np.any(hits, axis=(0, 2))
-    often = float(np.average(hits.mean(axis=1), weights=waited_s.sum(axis=1)))  # of who counts
+    often = float(hits.mean(axis=1).max())
     if hits.shape[1] < ENOUGH_STEPS:
         often -= 0.5 / math.sqrt(hits.shape[1])  # a standard error: two of three steps may be one of two
     most = OFTEN_SHARE if is_inside else SELDOM_SHARE

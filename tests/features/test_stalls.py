@@ -531,14 +531,12 @@ def test_an_allocator_has_its_place(
         ({(1, 0), (4, 0), (7, 0)}, COLLECTED_CHANCE),
         ({(step, dp) for step in (1, 4, 8) for dp in range(3)}, 0.0),
         ({(step, 0) for step in range(6)}, 0.0),
-        ({(step, 0) for step in range(6)} | {(6, 1), (7, 1), (8, 1), (9, 2), (3, 2), (0, 2)}, COLLECTED_CHANCE),
     ],
     ids=[
         "each in steps of its own",
         "one, seldom",
         "all in the same steps",
         "one, in most steps",
-        "one of several, in most",
     ],
 )
 def test_who_begins_late_now_and_then_loads_or_collects(places: Collection[tuple[int, int]], doubt: float) -> None:
