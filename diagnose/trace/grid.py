@@ -22,7 +22,13 @@ from diagnose.trace.members import add_waits, merge_members
 from diagnose.trace.orders import part_orders
 from diagnose.trace.overtaken import number_overtaken
 from diagnose.trace.parts import join_parts
-from diagnose.trace.restart import find_silent_restart, keep_last_attempt, refuse_steps_at_a_time, refuse_two_runs
+from diagnose.trace.restart import (
+    find_silent_restart,
+    keep_last_attempt,
+    refuse_falling_steps,
+    refuse_steps_at_a_time,
+    refuse_two_runs,
+)
 from diagnose.trace.rows import GridSizes, RowIndex, Rows, take_index, take_rows
 from diagnose.trace.steps import (
     add_collections,
@@ -107,6 +113,7 @@ def build_grid(rows: Rows, *, name: str, vpp_size: int | None, pick_steps: Ints 
     _refuse_idle_stages(dense.nodes, stage_labels, name)
     documents = read_documents(rows, at, dense.nodes, (n_steps, n_dp), warnings=warnings)
     evidence = _take_evidence(rows, at)
+    refuse_falling_steps(dense, steps, name=name)
     held_s, evidence = hold_early_recvs(dense, evidence, steps)
     origin, shift, evidence = shift_origin(dense, evidence, warnings)
     refuse_steps_at_a_time(dense, origin, steps, name=name)

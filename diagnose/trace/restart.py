@@ -1,5 +1,7 @@
 """Find steps that a file holds twice: of a job that was restarted the last attempt is kept, and two runs at a time are refused.
 
+So are steps whose numbers fall while time goes on.
+
 Enters: rows whose step, dp rank and stage are numbered. Leaves: the same without earlier attempts. Costs one pass where no
 operation appears twice.
 """
@@ -35,6 +37,8 @@ MIN_TURNS_SHARE = 0.5
 MIN_STEPS = 4
 #: A step of one run hardly reaches into the next one: computes of its worker that do are of another run.
 REACHES_SHARE = 0.5
+#: Of at least so many steps most end before the one before them begins where numbers fall: no waits do that to so many.
+MIN_FALLING, FALLING_SHARE = 8, 0.9
 #: Cells of (step, dp rank, stage, forward) allowed for each forward row, and in any case.
 MAX_CELLS_PER_FORWARD = 8
 SPARE_CELLS = 100_000
@@ -87,6 +91,26 @@ def _is_in_turn(lane: Ints, start_s: Seconds) -> bool:
     begins = np.diff(lane, prepend=-1) != 0
     later = start_s[1:] >= start_s[:-1]
     return bool(np.bincount(lane[begins]).max(initial=0) <= 1 and later[~begins[1:]].all())
+
+
+def refuse_falling_steps(dense: Dense, labels: Ints, *, name: str) -> None:
+    """Refuse a file whose later steps come first, as where steps are counted down.
+
+    Raises
+    ------
+    TraceError
+        Two of the steps are named.
+    """
+    first_s, last_s = np.fmin.reduce(dense.start_s, axis=(0, 2)), np.fmax.reduce(dense.end_s, axis=(0, 2))
+    falls = last_s[1:] < first_s[:-1]
+    if len(labels) < MIN_FALLING or falls.mean() < FALLING_SHARE:
+        return
+    at = int(falls.argmax())
+    raise TraceError(
+        f"step {labels[at + 1]} ends before step {labels[at]} begins, and so on: steps are numbered against time; expected numbers "
+        "that grow with time: if they count down, take them from the largest",
+        where=name,
+    )
 
 
 def refuse_steps_at_a_time(dense: Dense, origin_s: Seconds | None, labels: Ints, *, name: str) -> None:

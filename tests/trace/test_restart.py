@@ -155,6 +155,13 @@ def test_two_runs_of_other_steps_at_the_same_time_are_told() -> None:
         load(pd.concat([first, second.assign(step=second.step + 30)]))
 
 
+def test_steps_that_are_counted_down_are_told() -> None:
+    """They would all begin late, and late by less and less."""
+    rows = attempt()
+    with pytest.raises(TraceError, match=r"step \d+ ends before step \d+ begins, .* numbered against time; expected"):
+        load(rows.assign(step=100 - rows.step))
+
+
 @pytest.mark.parametrize("lost", ["rank 0", "stage 0"])
 def test_lost_rows_of_the_first_worker_are_no_second_run(lost: str) -> None:
     """Where they are lost the next rank tells whether steps run at the same time; two runs are told all the same."""
