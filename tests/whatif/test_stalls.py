@@ -191,6 +191,13 @@ def test_both_ends_that_wait_in_the_same_steps_read_from_one_loader(n_ranks: int
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_stalls_of_backwards_are_no_loaders_however_short(seed: int) -> None:
+    """The first stage stands still three times as long in forwards as in backwards, and not much more often."""
+    forwards, backwards = at_random(marked(FORWARD, 0), 0.2, seed), at_random(marked(BACKWARD, 0), 0.15, seed) / 3.0
+    assert share_of(judged(forwards + backwards), StallKind.INPUT) == 0.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_who_collects_more_often_on_the_first_stage_does_not_wait_for_input(seed: int) -> None:
     """In each of its forwards alike, and on all other stages, too: that the first ones stall as the others says nothing."""
     seconds = np.where(

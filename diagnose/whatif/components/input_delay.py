@@ -83,8 +83,11 @@ class _Reader:
 
     @property
     def backward_rate(self) -> float:
-        """How frequent stalls of its backwards are."""
-        return rate(self.found.long[1:, self.stage], self.found.there[1:, self.stage])
+        """How frequent stalls of its backwards are, of any size: of the direction that has most."""
+        stalls, here = self.found.stalls, (slice(1, None), self.stage)
+        untold = (stalls.inside[here] == 0) & (stalls.before[here] == 0)
+        stalled = self.found.long[here] | (untold & (stalls.inside_s[here] + stalls.before_s[here] > 0))
+        return max(rate(*of) for of in zip(stalled, self.found.there[here], strict=True))
 
 
 def _find_readers(found: LongStalls) -> list[int]:
