@@ -34,6 +34,8 @@ NEARLY_ALL = 0.9
 #: Two stalls are of the same seconds up to this part of them.
 ALIKE_SHARE = 0.05
 MOST_FORWARDS = 0.75
+#: Stalls of this part of the length of others may have the same reason.
+OTHER_SIZE_SHARE = 0.2
 
 
 def attribute_to_input(found: LongStalls) -> None:
@@ -83,10 +85,12 @@ class _Reader:
 
     @property
     def backward_rate(self) -> float:
-        """How frequent stalls of its backwards are, of any size: of the direction that has most."""
+        """How frequent stalls of its backwards are, those of another size too: of the direction that has most."""
         stalls, here = self.found.stalls, (slice(1, None), self.stage)
+        seconds, long = stalls.inside_s + stalls.before_s, self.found.long
+        least_s = OTHER_SIZE_SHARE * float(median(seconds[0, self.stage][self.forward])) if self.forward.any() else np.inf
         untold = (stalls.inside[here] == 0) & (stalls.before[here] == 0)
-        stalled = self.found.long[here] | (untold & (stalls.inside_s[here] + stalls.before_s[here] > 0))
+        stalled = long[here] | (untold & (seconds[here] >= least_s))
         return max(rate(*of) for of in zip(stalled, self.found.there[here], strict=True))
 
 
