@@ -88,7 +88,9 @@ class _Reader:
         """How frequent stalls of its backwards are, those of another size too: of the direction that has most."""
         stalls, here = self.found.stalls, (slice(1, None), self.stage)
         seconds, long = stalls.inside_s + stalls.before_s, self.found.long
-        least_s = OTHER_SIZE_SHARE * float(median(seconds[0, self.stage][self.forward])) if self.forward.any() else np.inf
+        least_s = (
+            OTHER_SIZE_SHARE * float(median(seconds[0, self.stage][self.forward])) if self.forward.any() else np.inf
+        )
         untold = (stalls.inside[here] == 0) & (stalls.before[here] == 0)
         stalled = long[here] | (untold & (seconds[here] >= least_s))
         return max(rate(*of) for of in zip(stalled, self.found.there[here], strict=True))
