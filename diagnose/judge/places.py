@@ -1,6 +1,7 @@
 """Where a cause sits: the workers, stages, hosts and links that it is named with."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,8 +11,9 @@ from diagnose.judge.worth import measure_named, most_gain
 from diagnose.model.analysis import Analysis, Suspects
 from diagnose.model.components import STALLED, Gains
 from diagnose.model.place import Link, Where, Worker
-from diagnose.model.stalls import StallKind
+from diagnose.model.stalls import MOSTLY_SHARE, StallKind
 from diagnose.model.trace import Seconds, Trace
+from diagnose.numerics.robust import weighted_median
 
 #: Nobody is named where the workers together have less than this part of the gain.
 NAMED_SHARE = 0.25
@@ -28,6 +30,8 @@ NAMED_FROM = (0.5, 0.25, 0.1)
 MOST_OF_IT = 0.5
 #: What usually all have is a single worker's, of several, where it bears this part of it.
 SEVERAL_WORKERS, ALONE_SHARE = 4, 0.9
+#: ... or a few workers' that bear most of it, where it hits them alone with no more than this probability by chance.
+CHANCE = 0.02
 #: A replica that is the longest by chance is not so in that part of as many steps.
 ENOUGH_STEPS = 6
 #: Named workers are the culprits where mending them gives back this part of all; of what chance spreads over a few workers the
@@ -49,16 +53,27 @@ def locate(analysis: Analysis, components: Sequence[str], place: str) -> Where:
 
 
 def _locate_lone(analysis: Analysis, components: Sequence[str]) -> Where:
-    """Name the only one that has what usually all have: the worker that alone collects, the replica of the long documents."""
+    """Name the only ones that have what usually all have: the workers that alone collect, the replica of the long documents."""
     if tuple(components) == ("microbatch",):
         return _locate_longest(analysis)
     if tuple(components) != (STALLED[StallKind.COLLECTION],):
         return Where()
-    lost = _sum_blame(analysis.gains, components)
-    if lost.size < SEVERAL_WORKERS or not lost.any() or lost.max() < ALONE_SHARE * lost.sum():
-        return Where()
-    dp, stage = np.unravel_index(int(lost.argmax()), lost.shape)
-    return _name_workers(analysis, [(int(dp), int(stage))], slow=False)
+    return _name_workers(analysis, _find_collectors(analysis, components), slow=False)
+
+
+def _find_collectors(analysis: Analysis, components: Sequence[str]) -> list[tuple[int, int]]:
+    """Find the workers that alone collect: one of several, or a few with so many collections that chance chose none of them."""
+    named, n_workers = list_blamed(analysis, components), _sum_blame(analysis.gains, components).size
+    share = share_on(analysis, components, named) if named else 0.0
+    if len(named) == 1 and n_workers >= SEVERAL_WORKERS and share >= ALONE_SHARE:
+        return named
+    if share < MOSTLY_SHARE:
+        return []
+    stalled_s = analysis.breakdown.stalls.seconds_of(StallKind.COLLECTION)
+    long = stalled_s > MOST_OF_IT * (weighted_median(stalled_s.ravel(), stalled_s.ravel()) or 0.0)
+    n_long = sum(int(long[:, stage :: analysis.trace.n_stages, ..., dp].sum()) for dp, stage in named)
+    by_chance = math.comb(n_workers, len(named)) * (len(named) / n_workers) ** n_long
+    return named if by_chance < CHANCE else []
 
 
 def _locate_longest(analysis: Analysis) -> Where:

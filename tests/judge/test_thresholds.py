@@ -817,21 +817,32 @@ def test_who_bears_a_share_of_the_worst_is_named(
 
 
 @pytest.mark.parametrize(
-    ("lost", "component", "named"),
+    ("lost", "component", "n_pauses", "named"),
     [
-        ([[0.91, 0.09], [0.0, 0.0]], "gc-pause", [(0, 0)]),
-        ([[0.89, 0.11], [0.0, 0.0]], "gc-pause", []),
-        ([[0.0, 0.0, 1.0]], "gc-pause", []),
-        ([[0.96, 0.04], [0.0, 0.0]], "microbatch", []),
-        ([[0.0, 0.0], [0.0, 0.0]], "gc-pause", []),
+        ([[0.91, 0.09], [0.0, 0.0]], "gc-pause", 0, [(0, 0)]),
+        ([[0.89, 0.11], [0.0, 0.0]], "gc-pause", 2, []),
+        ([[0.89, 0.11], [0.0, 0.0]], "gc-pause", 4, [(0, 0)]),
+        ([[0.74, 0.26], [0.0, 0.0]], "gc-pause", 9, []),
+        ([[0.4, 0.4], [0.1, 0.0]], "gc-pause", 8, []),
+        ([[0.4, 0.4], [0.1, 0.0]], "gc-pause", 9, [(0, 0), (0, 1)]),
+        ([[0.0, 0.0, 1.0]], "gc-pause", 0, []),
+        ([[0.96, 0.04], [0.0, 0.0]], "microbatch", 9, []),
+        ([[0.0, 0.0], [0.0, 0.0]], "gc-pause", 9, []),
     ],
-    ids=["one collects", "others, too", "few workers", "sequences", "nobody"],
+    ids=["one", "others, too", "others hardly", "half", "two by chance", "two", "few workers", "sequences", "nobody"],
 )
-def test_the_only_one_that_collects_is_named(
-    lost: list[list[float]], component: str, named: list[tuple[int, int]]
+def test_the_only_ones_that_collect_are_named(
+    lost: list[list[float]], component: str, n_pauses: int, named: list[tuple[int, int]]
 ) -> None:
-    """Collections are spread over a job, but for those of a rank that alone has them."""
-    where = locate(blamed(lost, component), (component,), "spread")
+    """Collections are spread over a job, but for those of a rank that alone has them, or of a few that chance did not choose."""
+    base = blamed(lost, component)
+    stalls = base.breakdown.stalls
+    seconds, kinds = np.zeros(stalls.inside_s.shape), np.zeros(stalls.inside.shape, dtype=np.int8)
+    seconds[0, 0, 0, :n_pauses, 0], kinds[0, 0, 0, :, 0] = 1.0, StallKind.COLLECTION
+    stalls = dataclasses.replace(stalls, inside_s=seconds, inside=kinds, before=np.zeros_like(kinds))
+    where = locate(
+        dataclasses.replace(base, breakdown=dataclasses.replace(base.breakdown, stalls=stalls)), (component,), "spread"
+    )
     assert [(worker.dp, worker.pp) for worker in where.workers] == named
 
 

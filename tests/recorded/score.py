@@ -39,6 +39,46 @@ SHAPE = (
     "schedule",
 )
 SURE = 0.5
+#: Of the others all that was done is found in the file as recorded, and nothing else.
+NOT_RIGHT = {
+    "card-window-f4",
+    "fw-gc-d4",
+    "fw-k-conv-d2",
+    "fw-layers-p41",
+    "fwd-onset-d6",
+    "gc-one-d4",
+    "gc-one-p42",
+    "hot-e4",
+    "last-mb-a16",
+    "load-thread-d4",
+    "loadin-p22",
+    "mid-p41",
+    "nic-flap-d3",
+    "quota-host-d4",
+    "save-busy-f4",
+    "save-by-hand-d6",
+    "save-rare-i22",
+    "save-raw-p22",
+    "steal-onoff-f4",
+    "steal-onset-d4",
+    "steal-p22",
+    "stopped-burst-d8",
+    "t10-gan-disc-slow-d4",
+    "t10-gp32-back-slow",
+    "t10-moe-hotter-d4",
+    "t10-npsave-d4",
+    "t10-sample-slow-d4",
+    "t11-d-inside",
+    "t11-w3-preempt",
+    "t13-gc-grow-p42",
+    "t13-gc-rank-0-d6",
+    "t23-hide-p42",
+    "t26-stopped-host-p34",
+    "t28-images-p32",
+    "t28-in-turn-d6",
+    "t28-lost-worker-p42",
+    "two-save-docs-d4",
+}
 
 
 def diagnose(name: str, variant: str) -> Diagnosis:
