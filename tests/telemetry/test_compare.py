@@ -23,7 +23,7 @@ SPAN = Span(T0 + 50.0, T0 + 90.0, (T0, T0 + 50.0))
 
 
 def _series(metric, host, device, values, step=10.0):
-    return Series(METRICS[metric], host, device, "", T0 + step * np.arange(len(values)), np.array(values, dtype=float))
+    return Series(METRICS[metric], host, device, T0 + step * np.arange(len(values)), np.array(values, dtype=float))
 
 
 def _read(series, metric, how, *, device="0", peers=("b", "c", "d"), bits=0, span=SPAN):
