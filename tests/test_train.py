@@ -168,7 +168,7 @@ def test_other_code_measures_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_job_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that cannot be generated says why, and where, and the jobs after it are measured."""
 
     def draw(seed: int, index: int, **options: Any) -> Any:
@@ -178,7 +178,7 @@ def test_a_job_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(measure, "draw_job", draw)
     monkeypatch.setattr(measure, "analyse", lambda _: SimpleNamespace(features={"gain.stage": Feature(0.0)}))
-    jobs = measure_jobs(dataclasses.replace(WANTED, n_jobs=3))
+    jobs = measure_jobs(dataclasses.replace(WANTED, n_jobs=3), cache=tmp_path)
     assert [bool(job.features) for job in jobs] == [True, False, True]
     assert jobs[1].error.startswith("ZeroDivisionError: as drawn (test_train.py:")
 
