@@ -273,7 +273,7 @@ def test_a_full_classifier_is_a_small_file(tmp_path: Path) -> None:
     write_model(train(jobs, jobs[:60], RULES, settings=TreeSettings(leaf_rows=5)), tmp_path / "classifier.json")
     found = load_classifier(tmp_path / "classifier.json")
     assert found is not None
-    assert sorted(found.causes) == sorted(CAUSES)
+    assert sorted(found.trees) == sorted(CAUSES)
     assert all(len(trees.roots) == TreeSettings().iterations for trees in found.trees.values())
     assert found.likeness.prototypes.shape[0] == 200
     assert (tmp_path / "classifier.json").stat().st_size < 400_000
