@@ -450,8 +450,8 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     ): "numpy takes any negative number for the axis that is left",
     (
         "diagnose/whatif/schedule.py",
-        "r, found, sends = self.recorded, [], [kind in _SENDS for kind in MOVES]",
-        "kind in _SENDS -> (kind not in _SENDS)",
+        "r, found, sends = self.recorded, [], [kind in SENDS for kind in MOVES]",
+        "kind in SENDS -> (kind not in SENDS)",
         0,
     ): "only whether two types are alike in it is asked",
     (
