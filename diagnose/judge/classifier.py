@@ -51,8 +51,6 @@ class Prediction:
     #: `score`, `bias`: log odds before calibration; and what they are before any feature is looked at.
     score: dict[str, float]
     bias: dict[str, float]
-    #: To the most similar job of training.
-    distance: float
     #: Why the job is unlike any in training, and the probabilities therefore mean little; None where it is like some.
     unlike: str | None
     _contributions: dict[str, tuple[Contribution, ...]]
@@ -101,7 +99,7 @@ class Classifier:
             ]
             contributions[cause] = tuple(sorted(found, key=lambda c: (-abs(c.log_odds), c.feature)))
         distance, apart = self.likeness.measure(self.likeness.place(inputs))
-        return Prediction(probability, score, bias, distance, self._why_unlike(inputs, distance, apart), contributions)
+        return Prediction(probability, score, bias, self._why_unlike(inputs, distance, apart), contributions)
 
     def _why_unlike(self, inputs: Sequence[float], distance: float, apart: NDArray[np.float64]) -> str | None:
         """Say which features are outside of what training has seen, or else furthest from the most similar job."""
