@@ -244,10 +244,9 @@ class _Workers:
     def _mark(self, cause: Cause) -> tuple[list[tuple[int, int]], dict[tuple[int, int], int]]:
         """Give the places of the workers that a cause names, and of which only one rank is meant."""
         where, d = cause.where, self._d
-        named = [*where.workers, *(end for link in where.links for end in link.ends)]
         dp_of = {int(label): i for i, label in enumerate(d.dp_labels)}
         stage_of = {int(label): i for i, label in enumerate(d.stage_labels)}
-        marked = [(dp_of[w.dp], stage_of[w.pp]) for w in named if w.dp in dp_of and w.pp in stage_of]
+        marked = [(dp_of[w.dp], stage_of[w.pp]) for w in where.all_workers if w.dp in dp_of and w.pp in stage_of]
         members = {
             (dp_of[w.dp], stage_of[w.pp]): w.rank
             for w in where.workers

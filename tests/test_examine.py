@@ -37,7 +37,7 @@ class Asked:
         """Give no prediction."""
         assert features
         self.times += 1
-        return Prediction({}, {}, {}, 0.0, None, {})
+        return Prediction({}, {}, {}, None, {})
 
 
 def test_a_diagnosis_is_an_analysis_and_a_verdict() -> None:

@@ -168,7 +168,7 @@ def test_other_code_measures_again(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_job_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that cannot be generated says why, and where, and the jobs after it are measured."""
 
     def draw(seed: int, index: int, **options: Any) -> Any:
@@ -178,7 +178,7 @@ def test_a_job_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(measure, "draw_job", draw)
     monkeypatch.setattr(measure, "analyse", lambda _: SimpleNamespace(features={"gain.stage": Feature(0.0)}))
-    jobs = measure_jobs(dataclasses.replace(WANTED, n_jobs=3))
+    jobs = measure_jobs(dataclasses.replace(WANTED, n_jobs=3), cache=tmp_path)
     assert [bool(job.features) for job in jobs] == [True, False, True]
     assert jobs[1].error.startswith("ZeroDivisionError: as drawn (test_train.py:")
 
@@ -273,7 +273,7 @@ def test_a_full_classifier_is_a_small_file(tmp_path: Path) -> None:
     write_model(train(jobs, jobs[:60], RULES, settings=TreeSettings(leaf_rows=5)), tmp_path / "classifier.json")
     found = load_classifier(tmp_path / "classifier.json")
     assert found is not None
-    assert sorted(found.causes) == sorted(CAUSES)
+    assert sorted(found.trees) == sorted(CAUSES)
     assert all(len(trees.roots) == TreeSettings().iterations for trees in found.trees.values())
     assert found.likeness.prototypes.shape[0] == 200
     assert (tmp_path / "classifier.json").stat().st_size < 400_000

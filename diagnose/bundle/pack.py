@@ -30,7 +30,7 @@ from diagnose.bundle.secrets import Secrets
 from diagnose.errors import TraceError, shorten
 from diagnose.model.job_names import locate
 from diagnose.trace.input_files import MAX_FILES, InputFiles, is_trace
-from diagnose.trace.kinds import FileKind, SortedFile, sort_file
+from diagnose.trace.kinds import FileKind, sort_file
 from diagnose.trace.parquet import REQUIRED
 from diagnose.trace.zips import MANIFEST
 
@@ -143,9 +143,9 @@ def write_bundle(
     found: list[_Found] = []
     for n, (path, inside, inputs) in enumerate(listed):
         report(f"file {n + 1} of {len(listed)}")
-        sorted_file, reason = _look(inputs, path, max_bytes)
+        kind, reason = _look(inputs, path, max_bytes)
         if reason is None:
-            found.append(_Found(path, inside, sorted_file.kind))
+            found.append(_Found(path, inside, kind))
         else:
             left_out.append(LeftOut(inside, reason))
     if not any(file.kind not in _NOT_ALONE for file in found):
@@ -275,28 +275,27 @@ def _walk(folder: Path, left_out: list[LeftOut], top: str) -> Iterator[tuple[Pat
                 yield path, inside
 
 
-def _look(inputs: InputFiles, path: Path, max_bytes: int) -> tuple[SortedFile, str | None]:
-    """Say what a file is, and why it is left out; None where it goes in."""
-    nothing = SortedFile(path, "other", "")
+def _look(inputs: InputFiles, path: Path, max_bytes: int) -> tuple[FileKind, str | None]:
+    """Say what a file is of use for, and why it is left out; None where it goes in."""
     if _SECRET_NAMES.search(path.name):
-        return nothing, "may hold keys or passwords, by its name"
+        return "other", "may hold keys or passwords, by its name"
     try:
         n_bytes = path.stat().st_size
-        sorted_file = sort_file(inputs, path)
+        kind, what = sort_file(inputs, path)
         head = inputs.head(path)
     except OSError as error:
-        return nothing, f"cannot be read: {error.strerror or error}"
-    if sorted_file.kind == "report":
-        return sorted_file, "a report: the bundle has a diagnosis of its own"
-    if sorted_file.kind not in _KEPT:
-        return sorted_file, f"not needed: {sorted_file.what}"
+        return "other", f"cannot be read: {error.strerror or error}"
+    if kind == "report":
+        return kind, "a report: the bundle has a diagnosis of its own"
+    if kind not in _KEPT:
+        return kind, f"not needed: {what}"
     if is_trace(path) and not _has_columns(path):
-        return sorted_file, "Parquet without the columns of a trace"
-    if sorted_file.kind == "metadata" and _SECRET_TEXT.search(head):
-        return sorted_file, "may hold keys or passwords, by what is in it"
+        return kind, "Parquet without the columns of a trace"
+    if kind == "metadata" and _SECRET_TEXT.search(head):
+        return kind, "may hold keys or passwords, by what is in it"
     if n_bytes > max_bytes:
-        return sorted_file, f"too large: {n_bytes / 2**20:,.0f} MiB, more than --max-size"
-    return sorted_file, None
+        return kind, f"too large: {n_bytes / 2**20:,.0f} MiB, more than --max-size"
+    return kind, None
 
 
 def _has_columns(path: Path) -> bool:

@@ -129,6 +129,6 @@ def pack_command(  # noqa: PLR0913 - one argument an option
         cost = (1.0, cost_quadratic)
     plan = PackingSetup(window=window or WINDOW, cost=PUBLISHED_COST if cost is None else Cost(*cost), **asked)
     look = Options(output_format=output_format, no_color=no_color, width=width, output=output)
-    comparison = compare_packers(read_lengths(lengths, column=column).lengths, plan)
+    comparison = compare_packers(read_lengths(lengths, column=column), plan)
     look.write(page, comparison, name=str(lengths))
     return 0

@@ -16,11 +16,11 @@ from diagnose.faults.compute_order import Compute, order_computes
 from diagnose.faults.example import CLEAR_ASYNCHRONOUS, PLAIN_JOB, Example, Fixture, LookAlike
 from diagnose.faults.fault import Fault, choose_kind
 from diagnose.faults.inputs import Hold, Inputs, draw_inputs
-from diagnose.faults.programme import SEND_OF, Programme, build_programme
+from diagnose.faults.programme import Programme, build_programme
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec, draw_log_uniform
 from diagnose.faults.strength import find_strength
-from diagnose.model.optype import Op
+from diagnose.model.optype import SEND_OF, Op
 from diagnose.model.trace import Seconds
 
 Rivals = Literal["sends", "recvs", "reduce-scatter", "all-gather"]

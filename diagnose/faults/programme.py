@@ -13,12 +13,10 @@ import numpy as np
 
 from diagnose.faults.compute_order import Compute, Part, count_warmup, order_computes, share_compute
 from diagnose.faults.spec import JobSpec
-from diagnose.model.optype import DP_COLLECTIVES, Op
+from diagnose.model.optype import DP_COLLECTIVES, RECV_OF, SEND_OF, Op
 from diagnose.model.trace import Bools, Ints
 
-#: The transfers of a compute's input and output, and the model chunk that its output goes to.
-RECV_OF = {Op.FORWARD: Op.FORWARD_RECV, Op.BACKWARD: Op.BACKWARD_RECV}
-SEND_OF = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
+#: The model chunk that the output of a compute goes to.
 AHEAD = {Op.FORWARD: 1, Op.BACKWARD: -1}
 
 

@@ -72,7 +72,6 @@ def measure_log(log: TrainingLog, *, min_speedup: float, sizes: dict[str, int] |
         iterations=lines.iteration,
         step_s=lines.step_s,
         interval=lines.interval,
-        total=log.total,
         failures=log.failures,
         ended_s=_find_end(lines),
         levels=_list_levels(lines, base),

@@ -144,10 +144,8 @@ LONE_WORKERS_SHARE, FEW_STALLS = 2.0 / 3.0, 2.0
 ONE_STEP = 1.5
 #: A chance below the first tells where stalls of the allocator are, below the second that they grow more frequent (as the rule).
 PLACED_CHANCE, GROWING_CHANCE = 0.02, 0.05
-#: A step waits for input where it does so for this part of the longest wait; so many of them have a period, kept to that part.
-PERIODIC_PART, MIN_PERIODIC, REGULAR = 0.3, 3, 0.8
-#: A period that chance keeps so rarely is one.
-PERIOD_CHANCE = 0.05
+#: A step waits for input where it does so for this part of the longest wait; so many of them may have a period.
+PERIODIC_PART, MIN_PERIODIC = 0.3, 3
 #: Where rows tell of a larger part of the seconds, how the rest is spread says nothing of them.
 RECORDED_SHARE = 0.5
 #: A worker with rows of its loader in this part of the steps has them wherever it waits: those that lack are too short.

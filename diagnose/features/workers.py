@@ -249,14 +249,10 @@ def _doubt_stage(breakdown: Breakdown) -> float:
         behind = is_slow(slow_steps(breakdown, slow_workers(breakdown)[0])[1])
         is_always = bool(behind[:FIRST_STEPS].any()) and behind.mean() > MOST_STEPS
         return LAYERS_CHANCE if is_always else 0.0
-    return STAGE_CHANCE if _whole_stages(breakdown).any() else 0.0
-
-
-def _whole_stages(breakdown: Breakdown) -> Bools:
-    """Mark the stages all of whose ranks are slow, shape (n_stages,); none where single workers beside them count."""
-    whole = np.asarray(_mainly_slow(breakdown).all(axis=0))
-    level = np.log(breakdown.worker_ratio).sum(axis=(0, 2, 3)).reshape(-1, len(whole)).sum(axis=0)  # (n_stages,)
-    return whole & bool(level[whole].sum() > NEARLY_ALL * level.sum())
+    whole = np.asarray(_mainly_slow(breakdown).all(axis=0))  # (n_stages,)
+    level = np.log(breakdown.worker_ratio).sum(axis=(0, 2, 3)).reshape(-1, n_stages).sum(axis=0)
+    # None where single workers beside them count.
+    return STAGE_CHANCE if whole.any() and level[whole].sum() > NEARLY_ALL * level.sum() else 0.0
 
 
 def _doubt_layout(breakdown: Breakdown) -> float:

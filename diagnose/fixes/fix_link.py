@@ -9,7 +9,7 @@ import numpy as np
 
 from diagnose.errors import name_some
 from diagnose.fixes.frameworks import choose_how
-from diagnose.fixes.places import host_of, labels_of, mask_workers, name_workers, read_worker
+from diagnose.fixes.places import labels_of, mask_workers, name_workers, read_worker
 from diagnose.model.analysis import Analysis
 from diagnose.model.change import Remove
 from diagnose.model.place import Where
@@ -108,7 +108,7 @@ def _find_switch(trace: Trace, where: Where) -> tuple[list[str], ...]:
     host = {}
     for key in {(end.dp, end.pp) for link in where.links for end in link.ends}:
         ((dp, stage),) = np.argwhere(mask_workers(trace, [key])).tolist()
-        host[key] = host_of(trace, dp, stage)
+        host[key] = trace.host_of(dp, stage)
     sides = [{host[link.ends[side].dp, link.ends[side].pp] for link in where.links} for side in (0, 1)]
     if None in sides[0] | sides[1] or sides[0] & sides[1]:
         return ()
@@ -116,6 +116,6 @@ def _find_switch(trace: Trace, where: Where) -> tuple[list[str], ...]:
     crossing = 0
     for dp in range(trace.n_dp):
         for stage in range(trace.n_stages - 1):
-            first, second = host_of(trace, dp, stage), host_of(trace, dp, stage + 1)
+            first, second = trace.host_of(dp, stage), trace.host_of(dp, stage + 1)
             crossing += (first in sides[0] and second in sides[1]) or (first in sides[1] and second in sides[0])
     return tuple(sorted(sorted(str(name) for name in side) for side in sides)) if crossing == len(slow) else ()

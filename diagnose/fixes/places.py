@@ -25,11 +25,6 @@ def labels_of(trace: Trace, mask: Bools) -> list[tuple[int, int]]:
     return [(int(trace.dp_labels[dp]), int(trace.stage_labels[stage])) for dp, stage in np.argwhere(mask)]
 
 
-def host_of(trace: Trace, dp: int, stage: int) -> str | None:
-    """Name the host of a worker given by indices."""
-    return None if trace.hosts is None else trace.hosts[dp * trace.n_stages + stage] or None
-
-
 def mask_hosts(trace: Trace, hosts: Iterable[str]) -> Bools:
     """Mark all workers of some hosts, those too that have only a member there."""
     wanted = set(hosts)

@@ -14,7 +14,6 @@ from diagnose.errors import UsageError, name_some
 from diagnose.fixes.frameworks import choose_how
 from diagnose.fixes.places import (
     count_workers,
-    host_of,
     labels_of,
     mask_hosts,
     mask_workers,
@@ -156,7 +155,7 @@ def _hosts(trace: Trace, place: FaultLocation, dp: int, stage: int) -> tuple[str
         return (named.host,)
     if trace.members is not None and trace.members.hosts is not None:
         return trace.members.hosts_of(dp, stage)
-    host = host_of(trace, dp, stage)
+    host = trace.host_of(dp, stage)
     return (host,) if host else ()
 
 

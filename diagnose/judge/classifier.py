@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +51,6 @@ class Prediction:
     #: `score`, `bias`: log odds before calibration; and what they are before any feature is looked at.
     score: dict[str, float]
     bias: dict[str, float]
-    #: To the most similar job of training.
-    distance: float
     #: Why the job is unlike any in training, and the probabilities therefore mean little; None where it is like some.
     unlike: str | None
     _contributions: dict[str, tuple[Contribution, ...]]
@@ -66,21 +64,14 @@ class Prediction:
 class Classifier:
     """What training has learned, by cause.
 
-    A probability is the logistic function of slope x score + intercept of `calibration`; `training` says what it was trained on,
-    and how good it is on other jobs; `digest` is that of the file.
+    A probability is the logistic function of slope x score + intercept of `calibration`; `digest` is that of the file.
     """
 
     inputs: tuple[str, ...]
     trees: dict[str, Trees]
     calibration: dict[str, tuple[float, float]]
     likeness: Likeness
-    training: dict[str, Any]
     digest: str
-
-    @property
-    def causes(self) -> tuple[str, ...]:
-        """The causes it knows."""
-        return tuple(self.trees)
 
     def judge(self, features: Features) -> Prediction:
         """Judge a job by all its features: a value may be missing, a name may not.
@@ -108,7 +99,7 @@ class Classifier:
             ]
             contributions[cause] = tuple(sorted(found, key=lambda c: (-abs(c.log_odds), c.feature)))
         distance, apart = self.likeness.measure(self.likeness.place(inputs))
-        return Prediction(probability, score, bias, distance, self._why_unlike(inputs, distance, apart), contributions)
+        return Prediction(probability, score, bias, self._why_unlike(inputs, distance, apart), contributions)
 
     def _why_unlike(self, inputs: Sequence[float], distance: float, apart: NDArray[np.float64]) -> str | None:
         """Say which features are outside of what training has seen, or else furthest from the most similar job."""
@@ -186,10 +177,9 @@ def read_classifier(data: bytes) -> Classifier:
         intercept = take_number(take_entry(fit, "intercept", place), f"{place}/intercept")
         calibration[cause] = (take_positive(fit, "slope", place), intercept)
     likeness = Likeness.read(take_entry(found, "likeness", "file"), "likeness", len(inputs))
-    training = take_entry(found, "training", "file")
-    if not isinstance(training, dict):
+    if not isinstance(take_entry(found, "training", "file"), dict):
         raise ValueError("training: expected figures by name")  # noqa: TRY004 - as all that is wrong with the file
-    return Classifier(tuple(inputs), trees, calibration, likeness, training, hashlib.sha256(data).hexdigest()[:12])
+    return Classifier(tuple(inputs), trees, calibration, likeness, hashlib.sha256(data).hexdigest()[:12])
 
 
 def round_input(value: float | None) -> float:

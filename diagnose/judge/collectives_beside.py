@@ -132,18 +132,13 @@ def _is_same(known: Cause, cause: Cause) -> bool:
     """
     if (known.cause == _NETWORK) != (cause.cause == _NETWORK):
         return False
-    mine, theirs = _list_workers(known.where), _list_workers(cause.where)
+    mine, theirs = known.where.all_workers, cause.where.all_workers
     if mine and theirs:
         return all(any(_is_worker(one, other) for one in mine) for other in theirs)
     hosts = {_short(host) for host in known.where.hosts}
     return bool(hosts & {_short(host) for host in cause.where.hosts}) or (
         cause.cause == _NETWORK and bool(theirs) and {worker.pp for worker in theirs} <= set(known.where.stages)
     )
-
-
-def _list_workers(where: Where) -> list[Worker]:
-    """List workers, and the ends of links."""
-    return [*where.workers, *(end for link in where.links for end in link.ends)]
 
 
 def _is_worker(known: Worker, worker: Worker) -> bool:
@@ -199,7 +194,7 @@ def _warn_apart(diagnosis: Diagnosis, dumps: Diagnosis, added: Sequence[Cause]) 
         theirs, mine = _name_all(added), _name_all(located)
     else:
         # With durations, dumps show who is late and which links are slow: of those they would have named them.
-        unseen = [cause for cause in located if cause.cause in dumps.checked and _list_workers(cause.where)]
+        unseen = [cause for cause in located if cause.cause in dumps.checked and cause.where.all_workers]
         if not unseen:
             return []
         theirs, mine = "nobody", _name_all(unseen)
@@ -219,7 +214,7 @@ def _name(where: Where) -> str:
     workers = [
         (f"rank {one.rank}" if one.rank is not None else f"dp {one.dp}, stage {one.pp}")
         + (f" on {one.host}" if one.host else "")
-        for one in _list_workers(where)
+        for one in where.all_workers
     ]
     named = workers or [f"host {host}" for host in where.hosts] or [f"stage {stage}" for stage in where.stages]
     return "; ".join(named[:_MOST_NAMED]) + (

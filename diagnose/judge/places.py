@@ -210,5 +210,5 @@ def _sum_blame(gains: Gains, components: Sequence[str]) -> Seconds:
 
 def label_worker(trace: Trace, dp: int, stage: int) -> Worker:
     """Name the worker at two indices by the labels of the file."""
-    host = None if trace.hosts is None else trace.hosts[dp * trace.n_stages + stage] or None
-    return Worker(int(trace.dp_labels[dp]), int(trace.stage_labels[stage]), int(trace.ranks[dp, stage]), host)
+    labels = int(trace.dp_labels[dp]), int(trace.stage_labels[stage])
+    return Worker(*labels, int(trace.ranks[dp, stage]), trace.host_of(dp, stage))

@@ -24,7 +24,6 @@ _KIND = ("kind", "title", "check", "any", "part")
 class Sign:
     """One thing that can be seen in a metric of a suspect."""
 
-    name: str
     metric: str
     #: How it is read; `bits` are those that are meant.
     how: How
@@ -107,9 +106,9 @@ class _Reader(YamlReader):
         if not isinstance(node, yaml.MappingNode):
             self.fault(node, "expected signs by name")
             return {}
-        return {str(key.value): self.sign(str(key.value), value) for key, value in node.value}
+        return {str(key.value): self.sign(value) for key, value in node.value}
 
-    def sign(self, name: str, node: yaml.Node) -> Sign:
+    def sign(self, node: yaml.Node) -> Sign:
         """Read a sign."""
         fields = self.mapping(node, _SIGN, _SIGN_MORE)
         self.text(fields.get("from"))
@@ -117,7 +116,6 @@ class _Reader(YamlReader):
         for word in self.words(fields["bits"], tuple(REASONS)) if "bits" in fields else ():
             bits |= REASONS.get(word, 0)
         return Sign(
-            name=name,
             metric=self.text(fields.get("metric"), tuple(METRICS)),
             how=typing.cast("How", self.text(fields.get("read"), typing.get_args(How))),
             bits=bits,

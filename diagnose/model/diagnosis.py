@@ -241,11 +241,10 @@ class Diagnosis:
         """
         marked = np.zeros((len(self.dp_labels), len(self.stage_labels)), dtype=bool)
         for where in (cause.where for cause in self.causes):
-            named = [*where.workers, *(end for link in where.links for end in link.ends)]
-            for worker in named:
+            for worker in where.all_workers:
                 marked |= (self.dp_labels[:, None] == worker.dp) & (self.stage_labels == worker.pp)
             marked |= np.isin(self.stage_labels, where.stages)
-            if self.hosts is not None and not named:
+            if self.hosts is not None and not where.all_workers:
                 marked |= np.isin(np.array(self.hosts).reshape(marked.shape), where.hosts)
         return marked
 

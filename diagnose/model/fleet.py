@@ -47,7 +47,6 @@ class FleetCause:
     who: str
     fingerprint: str
     fix: str | None = None
-    predicted_speedup: float | None = None
     is_over: bool = False
 
     @property

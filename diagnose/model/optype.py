@@ -68,6 +68,10 @@ DIRECTIONS = (Op.FORWARD, Op.BACKWARD, Op.WEIGHT)
 DIRECTION_NAMES = ("forward", "backward", "weight gradient")
 #: Point-to-point operations: one stream each on a worker.
 P2P = (Op.FORWARD_SEND, Op.FORWARD_RECV, Op.BACKWARD_SEND, Op.BACKWARD_RECV)
+#: `RECV_OF`, `SEND_OF`: what brings a compute its input, and what takes its output away.
+RECV_OF = {Op.FORWARD: Op.FORWARD_RECV, Op.BACKWARD: Op.BACKWARD_RECV}
+SEND_OF = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
+RECEIVES, SENDS = tuple(RECV_OF.values()), tuple(SEND_OF.values())
 #: Collectives over all dp ranks of a stage.
 DP_COLLECTIVES = (Op.ALL_GATHER, Op.REDUCE_SCATTER, Op.SEPARATE)
 #: Rows that explain other rows; `eval` and `log` are planned work. `gc` is simulated where it follows a worker's last compute.

@@ -51,6 +51,11 @@ class Where(Struct, frozen=True):
     hosts: tuple[str, ...] = ()
     links: tuple[Link, ...] = ()
 
+    @property
+    def all_workers(self) -> list[Worker]:
+        """The workers, and the ends of the links."""
+        return [*self.workers, *(end for link in self.links for end in link.ends)]
+
 
 #: Numbers of dp ranks and of stages that a job has.
 Shape = tuple[int, int]

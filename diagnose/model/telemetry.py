@@ -34,14 +34,13 @@ class Metric:
 class Series:
     """One metric of one device over time; arrays have shape (n_samples,), times ascend, no value is NaN.
 
-    `device` is the index of a card, the name of a port or disk, and empty for the whole machine. `uuid` is that of a card where it
-    is known, else empty. `times` are Unix seconds, of the clock of whoever scraped.
+    `device` is the index of a card, the name of a port or disk, and empty for the whole machine. `times` are Unix seconds, of
+    the clock of whoever scraped.
     """
 
     metric: Metric
     host: str
     device: str
-    uuid: str
     times: Seconds
     values: Seconds
 

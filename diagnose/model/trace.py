@@ -243,6 +243,10 @@ class Trace:
         hosts = set(self.hosts or ())
         return len(hosts) == 1 and "" not in hosts if hosts else self.job.n_hosts == 1
 
+    def host_of(self, dp: int, stage: int) -> str | None:
+        """Name the host of a worker given by indices."""
+        return None if self.hosts is None else self.hosts[dp * self.n_stages + stage] or None
+
     @property
     def between_hosts(self) -> Bools | None:
         """Say which links, by their first stages, are between two hosts, shape (n_stages, n_dp); None where a host is unknown."""

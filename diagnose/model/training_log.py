@@ -184,7 +184,6 @@ class LogFacts:
     step_s: Seconds
     #: Iterations between two lines, usually.
     interval: int
-    total: int | None
     #: Paces, one after the other; those of a ramp are its two ends.
     levels: tuple[Level, ...]
     #: `usual_s`, `slow_s`: seconds of an iteration at the good pace, and where it is slow; None where it never is for a while.

@@ -4,7 +4,6 @@ Enters: a path. Leaves: `Lengths`, checked.
 """
 
 import csv
-import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -27,17 +26,7 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,15}")
 _EXPECTED = "expected a column doc_lengths (lists), lengths or length, or a single column of whole numbers; name one with --column"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Lengths:
-    """Lengths of documents in the order of the file."""
-
-    #: Shape (n_docs,). Tokens, 1 or more.
-    lengths: Ints
-    #: Where they were found; empty for a file without column names.
-    column: str
-
-
-def read_lengths(path: Path, *, column: str | None = None) -> Lengths:
+def read_lengths(path: Path, *, column: str | None = None) -> Ints:
     """Read the document lengths in a file.
 
     Parameters
@@ -60,7 +49,7 @@ def read_lengths(path: Path, *, column: str | None = None) -> Lengths:
     if not path.exists():
         raise TraceError("no such file; expected a file with document lengths", where=str(path))
     found = _read_text(path, column) if path.suffix.lower() in {".csv", ".txt"} else _read_parquet(path, column)
-    _check(found.lengths, path)
+    _check(found, path)
     return found
 
 
@@ -77,7 +66,7 @@ def _check(lengths: Ints, path: Path) -> None:
         )
 
 
-def _read_parquet(path: Path, column: str | None) -> Lengths:
+def _read_parquet(path: Path, column: str | None) -> Ints:
     """Read the column from Parquet."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -89,7 +78,7 @@ def _read_parquet(path: Path, column: str | None) -> Lengths:
             keys = [key for key in ("optype", *_FIRST_OF) if key in schema.names and key != name]
             table = file.read(columns=[name, *keys])
             table.validate()
-        return Lengths(_flatten(table, name, path), name)
+        return _flatten(table, name, path)
     except OSError as error:
         what = error.strerror or "cannot be read as Parquet"
         raise TraceError(
@@ -149,7 +138,7 @@ def _flatten(table: Any, name: str, path: Path) -> Ints:
     return lengths
 
 
-def _read_text(path: Path, column: str | None) -> Lengths:
+def _read_text(path: Path, column: str | None) -> Ints:
     """Read one length a line, or a column of comma-separated text."""
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -162,18 +151,18 @@ def _read_text(path: Path, column: str | None) -> Lengths:
     except csv.Error as error:
         raise TraceError(f"cannot be read as comma-separated text ({error})", where=str(path)) from None
     if not rows:
-        return Lengths(np.empty(0, dtype=np.int64), "")
+        return np.empty(0, dtype=np.int64)
     header = rows[0][1]
     if all(_WHOLE_NUMBER.fullmatch(cell.strip()) for cell in header):
         if column is not None:
             raise UsageError(f"{path} has no column names, so none is {column!r}; leave --column out")
-        return Lengths(_column(rows, _single(len(header), path), path), "")
+        return _column(rows, _single(len(header), path), path)
     names = [cell.strip() for cell in header]
     if column is not None and column not in names:
         raise UsageError(f"{path} has no column {column!r}; it has {', '.join(names[:10])}")
     name = column or next((known for known in _NAMES if known in names), None)
     at = names.index(name) if name is not None else _single(len(names), path)
-    return Lengths(_column(rows[1:], at, path), names[at])
+    return _column(rows[1:], at, path)
 
 
 def _single(n_columns: int, path: Path) -> int:

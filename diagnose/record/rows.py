@@ -9,7 +9,7 @@ import itertools
 import statistics
 from collections.abc import Callable, Iterable
 
-from diagnose.model.optype import NAMES, Op
+from diagnose.model.optype import NAMES, RECEIVES, Op
 from diagnose.record.clock import Clock, Mark
 from diagnose.record.log import Collective, Compute, StepLog, Transfer
 
@@ -23,8 +23,6 @@ FEW_ELEMENTS = 16
 INPUT = "backward-input"
 #: Computes needed beside one in which the allocator retried, to say how much longer it took for that.
 MIN_PEERS = 2
-
-RECVS = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -183,7 +181,7 @@ def _span(transfer: Transfer, at: Callable[[Mark], int], *, is_overtaken: bool) 
     start, waited, end = at(transfer.posted), at(transfer.wait_start), at(transfer.wait_end)
     if transfer.waited_at == transfer.posted_at:
         return start, end
-    if any(op in RECVS for op, _, _ in transfer.members):
+    if any(op in RECEIVES for op, _, _ in transfer.members):
         return waited, end
     is_short = end - waited <= max(SHORT_WAIT_NS, SHORT_WAIT_SHARE * (end - start))
     return start, (at(launched) if is_short or is_overtaken else end)

@@ -54,7 +54,6 @@ class Gathering:
         self._end_s = math.inf if end_s is None else end_s
         self._first_s, self._last_s = math.inf, -math.inf
         self._parts: dict[tuple[str, str, str], list[_Part]] = {}
-        self._uuids: dict[tuple[str, str], str] = {}
         self._nodenames: dict[str, str] = {}
         self._unread: set[str] = set()
         self._formats: set[str] = set()
@@ -131,8 +130,6 @@ class Gathering:
                 f"has more than {MAX_VALUES:,} values; expected those of one job: give fewer metrics, hosts or hours"
             )
         when = self._shared.setdefault(when.tobytes(), when) if len(when) > 1 else when
-        if labels.get("UUID") or labels.get("uuid"):
-            self._uuids[machine, device] = labels.get("UUID") or labels["uuid"]
         key = (name, *(labels.get(part, "") for part in _PARTS))
         self._parts.setdefault((known.metric, machine, device), []).append(
             _Part(plain_name(name), known, key, when, what)
@@ -143,14 +140,12 @@ class Gathering:
         grouped: dict[tuple[str, str, str], list[_Part]] = {}
         for (metric, host, device), parts in self._parts.items():
             grouped.setdefault((metric, self._nodenames.get(host, host), device), []).extend(parts)
-        uuids = {(self._nodenames.get(host, host), device): uuid for (host, device), uuid in self._uuids.items()}
         found = []
         for (metric, host, device), parts in sorted(grouped.items()):
             made = _split_cpu(parts) if metric == "cpu_used" else {metric: _join(METRICS[metric], parts)}
             for key, (times, values) in made.items():
                 if len(times):
-                    uuid = uuids.get((host, device), "") if METRICS[key].of == "gpu" else ""
-                    found.append(Series(METRICS[key], host, device, uuid, times, values))
+                    found.append(Series(METRICS[key], host, device, times, values))
         found.sort(key=lambda one: (one.metric.name, one.host, _in_order(one.device)))
         has_any = self._first_s <= self._last_s
         return Telemetry(

@@ -66,8 +66,8 @@ def read_csv(text: str, into: Gathering, *, host: str) -> None:
         raise TraceError(
             "has no row of nvidia-smi that can be read; expected a header with timestamp and index, and rows with a time"
         )
-    for (name, card, uuid), (times, values) in columns.items():
-        into.add(name, {"gpu": card, "UUID": uuid}, times, values, host=host)
+    for (name, card, _), (times, values) in columns.items():
+        into.add(name, {"gpu": card}, times, values, host=host)
     into.say_format(FORMAT)
 
 

@@ -109,7 +109,6 @@ class _Part:
         self.found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         self._port = ""
         self._card: int | None = None
-        self._uuid = ""
         self._headings: list[tuple[int, str]] = []
 
     def take(self, line: str) -> None:
@@ -123,7 +122,7 @@ class _Part:
             return
         if _CARD.match(line):
             self._card, self._port = -1 if self._card is None else self._card, ""
-            self._card, self._uuid, self._headings = self._card + 1, "", []
+            self._card, self._headings = self._card + 1, []
             return
         file = _FILE.match(line)
         if file is not None:
@@ -144,13 +143,10 @@ class _Part:
         if not name or not value:
             self._headings.append((depth, line.strip().rstrip(":").strip()))
             return
-        if name in {"GPU UUID", "Minor Number"}:
-            self._uuid = value if name == "GPU UUID" else self._uuid
-            return
         above = _RENAMED.get(self._headings[-1][1], self._headings[-1][1]) if self._headings else ""
         column = _FIELDS.get((above, name))
         if column is not None:
-            self._keep(column, read_value(value), gpu=str(self._card), UUID=self._uuid)
+            self._keep(column, read_value(value), gpu=str(self._card))
 
     def _keep(self, counter: str, value: float, **labels: str) -> None:
         """Keep a value of a counter that is known."""

@@ -1,9 +1,8 @@
 """What each file of a job is for a diagnosis: a trace, a log, a dump of collectives, telemetry, metadata, or nothing of it.
 
-Enters: the files of a path. Leaves: a `SortedFile` each. Told by content, as everywhere; a name decides where there is no mark.
+Enters: the files of a path. Leaves: what each is. Told by content, as everywhere; a name decides where there is no mark.
 """
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import Literal
@@ -58,23 +57,8 @@ _NO_TEXT = re.compile(rb"[\0-\x06\x0e-\x1a\x7f]")
 MAX_META_BYTES = 256 * 1024
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class SortedFile:
-    """A file, what it is of use for, and what it is in words."""
-
-    path: Path
-    kind: FileKind
-    what: str
-
-
-def sort_file(inputs: InputFiles, file: Path) -> SortedFile:
-    """Say what one file of a job is."""
-    kind, what = _tell(inputs, file)
-    return SortedFile(file, kind, what)
-
-
-def _tell(inputs: InputFiles, file: Path) -> tuple[FileKind, str]:
-    """Give the kind and the words for it."""
+def sort_file(inputs: InputFiles, file: Path) -> tuple[FileKind, str]:
+    """Say what one file of a job is of use for, and what it is in words."""
     if is_trace(file):
         return "trace", "trace"
     name = file.name.lower()

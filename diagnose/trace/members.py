@@ -35,8 +35,6 @@ CLOCK_SHARE = 0.005
 CLOCK_STEPS = 5
 #: Resolution of a float32 of seconds within a long step; differences below it are none.
 TINY_S = 1e-6
-#: Types that a `Members` is about.
-_COMPUTES = tuple(int(op) for op in DIRECTIONS)
 
 
 def merge_members(
@@ -78,7 +76,7 @@ def merge_members(
         last_s = np.maximum.reduceat(start_s, place[first])
         end_s = np.maximum.reduceat(end_s, place[first])
         place_of = np.ravel_multi_index(take_index(at, first), sizes)
-        start_s = _find_starts(place_of, of_types(rows.op[first], _COMPUTES), first_s, last_s, end_s)
+        start_s = _find_starts(place_of, of_types(rows.op[first], DIRECTIONS), first_s, last_s, end_s)
     kept, evidence_s = _join_overlapping(rows, key, split[n_simulated:])
     keep = np.r_[first, kept]
     merged = dataclasses.replace(
@@ -231,7 +229,7 @@ def _share_clocks(clock_s: Seconds, hosts: tuple[str, ...]) -> Seconds:
 def _lay_out(rows: Rows, at: RowIndex, sizes: GridSizes, member: Ints, n_members: int) -> _ComputeTimes:
     """Lay the computes out over members, and keep those of which every member that is there has a row."""
     n_workers = sizes[1] * sizes[2]
-    picked = np.flatnonzero(of_types(rows.op, _COMPUTES))
+    picked = np.flatnonzero(of_types(rows.op, DIRECTIONS))
     assert rows.seq is not None
     key, seq = row_key(rows, at, sizes)[picked], rows.seq[picked]
     is_first = begins_run(key, seq)

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,34 +51,40 @@ class Progress:
             click.echo(f"\r{text}\x1b[K" + ("" if n_left else "\n"), err=True, nl=False)
 
 
+def measure_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which jobs are measured, and how."""
+    options = (
+        click.option("--jobs", "n_jobs", **_count(800), help="Jobs for the trees."),
+        click.option("--calibrate", "n_calibrate", **_count(320), help="Jobs for the calibration."),
+        click.option(
+            "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other seed, other jobs."
+        ),
+        click.option(
+            "--cache",
+            type=click.Path(file_okay=False, path_type=Path),
+            default=Path("build/train"),
+            show_default=True,
+            help="Folder that keeps what was measured of jobs.",
+        ),
+        click.option(
+            "--workers",
+            **_count(os.cpu_count() or 1) | {"show_default": "all cores"},
+            help="Processes; they change nothing but the time.",
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _count(default: int) -> dict[str, Any]:
+    """Say what an option takes that is a number of things."""
+    return {"type": click.IntRange(min=1), "default": default, "show_default": True}
+
+
 @click.command()
-@click.option(
-    "--jobs", "n_jobs", type=click.IntRange(min=1), default=800, show_default=True, help="Jobs for the trees."
-)
-@click.option(
-    "--calibrate",
-    "n_calibrate",
-    type=click.IntRange(min=1),
-    default=320,
-    show_default=True,
-    help="Jobs for the calibration.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other seed, other jobs.")
+@measure_options
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write there instead of into the package.")
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("build/train"),
-    show_default=True,
-    help="Folder that keeps what was measured of jobs.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    default=os.cpu_count() or 1,
-    show_default="all cores",
-    help="Processes; they change nothing but the time.",
-)
 @click.option(
     "--leave-out",
     "name",

@@ -74,7 +74,7 @@ class MeasuredJob:
 def measure_jobs(
     wanted: RandomJobs,
     *,
-    cache: Path | None = None,
+    cache: Path,
     keep: Keep | None = None,
     workers: int = 1,
     progress: Callable[[MeasuredJob, int], None] | None = None,
@@ -83,7 +83,7 @@ def measure_jobs(
 
     Parameters
     ----------
-    cache : Path, optional
+    cache : Path
         Folder with what was measured before, by the same code; what is measured now is added to it job by job. Jobs that failed
         are tried again.
     keep : callable, optional
@@ -98,30 +98,22 @@ def measure_jobs(
     list of MeasuredJob
         By index; a job that failed says why.
     """
-    with contextlib.ExitStack() as stack:
-        jobs: dict[int, MeasuredJob] = {}
-        lines = None
-        if cache is not None:
-            file = cache / f"{name_jobs(wanted)}.jsonl"
-            cache.mkdir(parents=True, exist_ok=True)
-            jobs = _read_jobs(file)
-            _write_jobs(
-                file, jobs
-            )  # without what failed, and a last line that an interrupted training left half written
-            lines = stack.enter_context(file.open("a", encoding="utf-8"))
-        kept = {index: place_kept(cache, wanted, index) for index in range(wanted.n_jobs)} if cache and keep else {}
-        for path in kept.values():
-            path.parent.mkdir(exist_ok=True)
-        left = [i for i in range(wanted.n_jobs) if i not in jobs or (i in kept and not kept[i].exists())]
-        orders: list[Order] = [
-            (wanted.seed, i, wanted.noise, functools.partial(keep, kept[i]) if keep and i in kept else None)
-            for i in left
-        ]
-        for n_done, job in enumerate(stack.enter_context(contextlib.closing(_run(orders, workers))), start=1):
+    file = cache / f"{name_jobs(wanted)}.jsonl"
+    cache.mkdir(parents=True, exist_ok=True)
+    jobs = _read_jobs(file)
+    _write_jobs(file, jobs)  # without what failed, and a last line that an interrupted training left half written
+    kept = {index: place_kept(cache, wanted, index) for index in range(wanted.n_jobs)} if keep else {}
+    for path in kept.values():
+        path.parent.mkdir(exist_ok=True)
+    left = [i for i in range(wanted.n_jobs) if i not in jobs or (i in kept and not kept[i].exists())]
+    orders: list[Order] = [
+        (wanted.seed, i, wanted.noise, functools.partial(keep, kept[i]) if keep else None) for i in left
+    ]
+    with file.open("a", encoding="utf-8") as lines, contextlib.closing(_run(orders, workers)) as measured:
+        for n_done, job in enumerate(measured, start=1):
             jobs[job.index] = job
-            if lines is not None:
-                lines.write(_to_line(job))
-                lines.flush()
+            lines.write(_to_line(job))
+            lines.flush()
             if progress is not None:
                 progress(job, len(left) - n_done)
     return [jobs[index] for index in range(wanted.n_jobs)]

@@ -141,7 +141,6 @@ def _read_cause(cause: Cause, *, is_over: bool) -> FleetCause:
         who=cause.who or "",
         fingerprint=cause.fingerprint,
         fix=None if best is None else best.fix,
-        predicted_speedup=None if best is None else best.predicted_speedup,
         is_over=is_over,
     )
 

@@ -115,9 +115,8 @@ def may_share(a: Where, b: Where) -> bool:
 
 def _spots(where: Where) -> set[tuple[str, object]]:
     """Name the places of a fault so that two ways to say the same place meet; a link is both of its ends."""
-    workers = [*where.workers, *(end for link in where.links for end in link.ends)]
-    spots: set[tuple[str, object]] = {("worker", (worker.dp, worker.pp)) for worker in workers}
-    spots |= {("host", worker.host) for worker in workers if worker.host}
+    spots: set[tuple[str, object]] = {("worker", (worker.dp, worker.pp)) for worker in where.all_workers}
+    spots |= {("host", worker.host) for worker in where.all_workers if worker.host}
     return spots | {("host", host) for host in where.hosts} | {("stage", stage) for stage in where.stages}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.model.optype import DP_COLLECTIVES, Op, of_types
+from diagnose.model.optype import DP_COLLECTIVES, RECEIVES, Op, of_types
 from diagnose.model.trace import Bools, Ints, Seconds, Trace
 from diagnose.numerics.robust import median
 from diagnose.whatif.computes import COMPUTES, find_last
@@ -21,8 +21,6 @@ ORDINARY_SHARE = 0.01
 ORDINARY_DELAY_RATIO = 3.0
 #: ... and before the first forward of a step, where a loader that is always late must show.
 ORDINARY_OPENING_RATIO = 1.5
-#: Who begins a step with these waits for who has begun it.
-RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 #: What the steps of ranks end with.
 ENDS_STEPS = (*DP_COLLECTIVES, Op.OPTIMIZER)
 #: A collective that begins within computes does so in this part of the steps.
@@ -55,6 +53,7 @@ def measure_carried(trace: Trace, observed: Sequence[Observed]) -> list[Seconds]
         for stage in range(trace.n_stages):
             first_s, wait_s, last_s = starts_s[stage, at], waits_s[stage, at], ends_s[stage, at]
             for node in np.flatnonzero(o.block.nodes.stage == stage).tolist():
+                # Who begins a step with a receive waits for who has begun it.
                 begin_s = wait_s if o.block.nodes.op[node] in RECEIVES else first_s
                 np.minimum(begin_s, start_s[node], out=begin_s)
                 np.maximum(last_s, end_s[node], out=last_s)

@@ -48,9 +48,8 @@ def attribute_by_rows(
     covered = np.zeros(stall_s.shape)
     kinds = np.array([SAYS.get(Op(int(op)), StallKind.NOBODY) for op in evidence.op], dtype=np.int8)
     rows = rows[kinds[rows] > 0]
-    for part, place, start_s, end_s in _computes_of(observed, evidence, rows, n_stages):
+    for part, place, overlap in _computes_of(observed, evidence, rows, n_stages):
         seconds = stall_s[place]
-        overlap = np.minimum(end_s, evidence.end_s[part]) - np.maximum(start_s, evidence.start_s[part])
         hit = np.nonzero((seconds > 0) & (overlap > COVERED_SHARE * seconds))
         # Where several rows cover one stall, the longest says: it comes last.
         order = np.argsort(overlap[hit], kind="stable")
@@ -91,8 +90,7 @@ def without_recorded_pauses(
     for op in SAYS:
         said_s = np.zeros(compute_s.shape)
         of_type = rows[evidence.op[rows] == op]
-        for part, place, start_s, end_s in _computes_of(observed, evidence, of_type, n_stages):
-            overlap = np.minimum(end_s, evidence.end_s[part]) - np.maximum(start_s, evidence.start_s[part])
+        for _, place, overlap in _computes_of(observed, evidence, of_type, n_stages):
             hit = np.nonzero(overlap > 0)
             np.add.at(said_s, tuple(np.broadcast_to(axis, overlap.shape)[hit] for axis in place), overlap[hit])
         if not said_s.any():
@@ -113,7 +111,7 @@ def without_recorded_pauses(
 
 def _computes_of(
     observed: Sequence[Observed], evidence: Evidence, rows: NDArray[np.int64], n_stages: int
-) -> Iterator[tuple[NDArray[np.int64], tuple[NDArray[np.int64], ...], Seconds, Seconds]]:
+) -> Iterator[tuple[NDArray[np.int64], tuple[NDArray[np.int64], ...], Seconds]]:
     """Set evidence rows against the computes of their worker and step, some rows at a time.
 
     Yields
@@ -121,7 +119,8 @@ def _computes_of(
     rows : ndarray of int64, shape (n_rows,)
     place : tuple of five ndarray, broadcastable to (n_computes, n_rows)
         Where each compute stands in arrays as `Breakdown` has them.
-    start_s, end_s : ndarray of float64, shape (n_computes, n_rows)
+    overlap_s : ndarray of float64, shape (n_computes, n_rows)
+        Seconds for which both are under way; below 0 where they are apart.
     """
     for span, o in iterate_blocks(observed):
         block, nodes = o.block, o.block.nodes
@@ -131,8 +130,8 @@ def _computes_of(
             computes = np.flatnonzero((nodes.stage == stage) & of_types(nodes.op, COMPUTES))[:, None]
             mine = np.flatnonzero(here & (evidence.stage[rows] == stage))
             for start in range(0, len(mine), CHUNK_ROWS):
-                part = mine[start : start + CHUNK_ROWS]
-                step, dp = at[part], evidence.dp[rows[part]]
+                part = rows[mine[start : start + CHUNK_ROWS]]
+                step, dp = at[mine[start : start + CHUNK_ROWS]], evidence.dp[part]
                 place = (
                     np.searchsorted(COMPUTES, nodes.op[computes]),
                     np.maximum(nodes.chunk[computes], 0) * n_stages + stage,
@@ -140,4 +139,5 @@ def _computes_of(
                     step + span.start,
                     dp,
                 )
-                yield rows[part], place, block.start_s[computes, step, dp], block.end_s[computes, step, dp]
+                start_s, end_s = block.start_s[computes, step, dp], block.end_s[computes, step, dp]
+                yield part, place, np.minimum(end_s, evidence.end_s[part]) - np.maximum(start_s, evidence.start_s[part])

@@ -24,16 +24,16 @@ def nearest_zero_center(values: Seconds, *, axis: int) -> Seconds:
     return np.where(same_side | np.isnan(first) | np.isnan(second), nearer, 0.0)
 
 
-def find_shared(values: Seconds, *, apart: float, axis: int) -> Seconds:
+def find_shared(values: Seconds, *, apart: float) -> Seconds:
     """Say what values share: the median, or what a third of them have if that is less than half of it, and less by `apart`.
 
-    Up to two thirds may have more than the others for a reason of their own. Where a third is below zero and one above, nothing is
-    shared. NaN are none.
+    They lie along the first axis. Up to two thirds may have more than the others for a reason of their own. Where a third is below
+    zero and one above, nothing is shared. NaN are none.
     """
-    ordered = np.sort(values, axis=axis)  # NaN last
-    last = np.maximum((~np.isnan(values)).sum(axis=axis, keepdims=True), 1) - 1
-    lower, upper = (np.take_along_axis(ordered, at, axis=axis).squeeze(axis) for at in (last // 3, last - last // 3))
+    ordered = np.sort(values, axis=0)  # NaN last
+    last = np.maximum((~np.isnan(values)).sum(axis=0, keepdims=True), 1) - 1
+    lower, upper = (np.take_along_axis(ordered, at, axis=0)[0] for at in (last // 3, last - last // 3))
     least = np.where(lower > 0.0, lower, np.minimum(upper, 0.0))
-    center = nearest_zero_center(values, axis=axis)
+    center = nearest_zero_center(values, axis=0)
     is_own = (np.abs(least) < SHARED_SHARE * np.abs(center)) & (np.abs(center - least) > apart)
     return np.asarray(np.where(is_own, least, center))

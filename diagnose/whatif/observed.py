@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.errors import TraceError
 from diagnose.model.members import ALL_TO_ALLS, GROUP_PREFIXES, WAITS
-from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, Op, of_types
+from diagnose.model.optype import DIRECTIONS, DP_COLLECTIVES, P2P, RECEIVES, Op, of_types
 from diagnose.model.trace import NO_ROWS, Block, Bools, Evidence, Ints, Nodes, Seconds, Trace
 from diagnose.numerics.robust import nan_quantile
 from diagnose.whatif.barriers import EXPLAINED_SHARE, add_hidden_barriers
@@ -64,7 +64,6 @@ OVERLAP_SHARE = 0.1
 
 
 _PIPELINED = (*DIRECTIONS, *P2P)
-_RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -407,7 +406,7 @@ def find_beside(nodes: Nodes, sample: SampledLanes, start_s: Seconds) -> dict[in
         of_stage = in_order[nodes.stage[in_order] == stage]
         is_compute = of_types(nodes.op[of_stage], DIRECTIONS)
         computes, n_before = of_stage[is_compute], np.cumsum(is_compute)
-        for at in np.flatnonzero(of_types(nodes.op[of_stage], (*DP_COLLECTIVES, *_RECEIVES))).tolist():
+        for at in np.flatnonzero(of_types(nodes.op[of_stage], (*DP_COLLECTIVES, *RECEIVES))).tolist():
             near = computes[max(n_before[at] - MAX_BESIDE, 0) : n_before[at] + 1]
             begun_s = sample.start_s[of_stage[at]] - sample.start_s[near]
             begun = np.count_nonzero(begun_s >= -sample.tolerance_s, axis=1) / sample.count(begun_s)
@@ -503,7 +502,7 @@ def _add_tied_waits(
     """
     start_s, end_s = sample.start_s[order], sample.end_s[order]
     moved_s, ended_s = starts_at[order], ends_at[order]
-    receives = of_types(nodes.op[order], _RECEIVES)
+    receives = of_types(nodes.op[order], RECEIVES)
     explained, pairs = np.isnan(start_s), []
     for ahead in range(1, min(MAX_RECENT, len(order) - 1) + 1):
         gap_s = start_s[ahead:] - end_s[:-ahead]

@@ -33,7 +33,7 @@ What = TypeVar("What")
 Found = TypeVar("Found")
 
 
-def replay(graph: Graph, own: OfNodes, delay: OfNodes | None = None, *, from_first_start: bool = False) -> Seconds:
+def replay(graph: Graph, own: OfNodes, delay: OfNodes | None = None) -> Seconds:
     """Say when each step ends, all dp ranks of it replayed together.
 
     Parameters
@@ -42,18 +42,14 @@ def replay(graph: Graph, own: OfNodes, delay: OfNodes | None = None, *, from_fir
         Own time of each operation, seconds: duration, or transfer duration.
     delay : same, optional
         Launch delay of each operation, seconds; none when left out.
-    from_first_start : bool
-        Count from the first start where a negative transfer duration lets an operation start before the step (the
-        published analyser does so for S itself, and counts from the start of the step in all its relatives).
 
     Returns
     -------
     ndarray of float64, shape (n_steps or 1, 1)
         Seconds from the start of the step to the end of the last optimizer.
     """
-    (ends,), (opening,) = _walk(graph, [own], delay, keep_all=False)
-    last = _latest([ends[node] for node in graph.finals]).max(axis=1, keepdims=True)
-    return np.asarray(last - opening.min(axis=1, keepdims=True)) if from_first_start else np.asarray(last)
+    (ends,), _ = _walk(graph, [own], delay, keep_all=False)
+    return np.asarray(_latest([ends[node] for node in graph.finals]).max(axis=1, keepdims=True))
 
 
 def replay_ends(graph: Graph, own: OfNodes, delay: OfNodes | None = None) -> list[Seconds | None]:
@@ -66,7 +62,8 @@ def replay_ends(graph: Graph, own: OfNodes, delay: OfNodes | None = None) -> lis
 class Ranks:
     """Step times with the own times of each dp rank alone, and of all together: seconds, broadcastable to (n_steps, n_dp).
 
-    `from_first_s` are those of all counted as `from_first_start` of `replay` has it.
+    `from_first_s` are those of all counted from the first start where a negative transfer duration lets an operation start before
+    the step (the published analyser does so for S itself, and counts from the start of the step in all its relatives).
     """
 
     alone_s: Seconds

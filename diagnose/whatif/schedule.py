@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from diagnose.model.change import Reschedule
-from diagnose.model.optype import Op
+from diagnose.model.optype import SENDS, Op
 from diagnose.model.schedule import BACKWARD, SPLITTING, WEIGHT, order_launches, positions_under, refuse_schedule
 from diagnose.model.trace import Bools, Ints, Seconds
 from diagnose.numerics.robust import median
@@ -19,8 +19,6 @@ from diagnose.whatif.graph import Graph
 from diagnose.whatif.levels import OfNodes, list_shapes, stack
 from diagnose.whatif.recorded import MOVES, NewClosing, Recorded
 from diagnose.whatif.rewrite import GraphWriter
-
-_SENDS = (Op.FORWARD_SEND, Op.BACKWARD_SEND)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,7 +159,7 @@ class Rebuilt:
 
     def _list_links(self) -> list[tuple[int, Bools, Ints]]:
         """List transfers that are not recorded, by type and link: which they are, and the recorded ones that are alike."""
-        r, found, sends = self.recorded, [], [kind in _SENDS for kind in MOVES]
+        r, found, sends = self.recorded, [], [kind in SENDS for kind in MOVES]
         new, old = (_list_ends(r.n_stages, positions) for positions in (self.positions, r.positions))
         unknown = (self.moves >= 0) & (r.moves < 0) if self.same else self.moves >= 0
         for kind, is_send in enumerate(sends):
@@ -181,7 +179,7 @@ def _list_ends(n_stages: int, positions: Ints) -> Ints:
     for kind in MOVES:
         ahead = 1 if kind in (Op.FORWARD_SEND, Op.BACKWARD_RECV) else -1
         peer = holder[np.where(positions + ahead < len(positions), positions + ahead, -1)]
-        source, target = (here, peer) if kind in _SENDS else (peer, here)
+        source, target = (here, peer) if kind in SENDS else (peer, here)
         found.append(source * (n_stages + 1) + target)
     return np.array(found)
 

@@ -52,10 +52,10 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     worker_ratio: Seconds,
     *,
     queued: Bools | None,
-    late: tuple[Kinds, Bools] | None = None,
-    starts_late: Bools | None = None,
+    late: tuple[Kinds, Bools],
+    starts_late: Bools,
     n_stages: int,
-    steps: Ints | None = None,
+    steps: Ints,
     reads_input: bool | None = None,
     slow_places: Bools | None = None,
     receiving: Bools | None = None,
@@ -69,13 +69,13 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     worker_ratio : ndarray of float64, shape (2, n_virtual, n_steps, n_dp)
     queued : ndarray of bool, shape as `before_s`, or None
         True where a compute started late because of communication in flight.
-    steps : ndarray of int64, shape (n_steps,), optional
-        Step numbers; consecutive where left out.
+    steps : ndarray of int64, shape (n_steps,)
+        Step numbers.
     reads_input : bool, optional
         Whether any worker reads data; None where nobody says.
-    late : (ndarray of int8, ndarray of bool), shape as `before_s`, optional
+    late : (ndarray of int8, ndarray of bool), shape as `before_s`
         What is known of the seconds before computes: their kind, and where a row says it.
-    starts_late : ndarray of bool, shape (n_steps, n_dp), optional
+    starts_late : ndarray of bool, shape (n_steps, n_dp)
         True where the workers begin the step late, whatever they begin it with.
     slow_places : ndarray of bool, broadcastable to `inside_s`, optional
         Places in which a worker alone is slow in all steps, and those of ranks that are slow for moments.
@@ -84,26 +84,20 @@ def attribute_stalls(  # noqa: PLR0913 - all that may tell what a stall is
     """
     inside, recorded_inside = attribute_by_rows(observed, evidence, inside_s, n_stages)
     attribute_to_others(observed, inside_s, inside, n_stages)
-    before: Kinds = np.zeros(before_s.shape, dtype=np.int8)
-    recorded_before: Bools = np.zeros(before_s.shape, dtype=bool)
-    if late is not None:
-        before[before_s > 0] = late[0][before_s > 0]
-        recorded_before[before_s > 0] = late[1][before_s > 0]
+    before: Kinds = np.where(before_s > 0, late[0], 0).astype(np.int8)
+    recorded_before: Bools = np.asarray(late[1] & (before_s > 0))
     stalls = Stalls(inside_s, before_s, inside, before, recorded_inside, recorded_before)
     if not (inside_s.any() or before_s.any()):
         return stalls
     if queued is not None:
         before[queued & (before_s > 0) & (before == StallKind.NOBODY)] = StallKind.QUEUE
     # A forward that opens a step is late for what all others are late for, too.
-    if starts_late is not None:
-        opens = before[0, 0, 0]
-        opens[starts_late & (before_s[0, 0, 0] > 0) & (opens == StallKind.NOBODY)] = StallKind.SAVING
+    opens = before[0, 0, 0]
+    opens[starts_late & (before_s[0, 0, 0] > 0) & (opens == StallKind.NOBODY)] = StallKind.SAVING
     share = (inside_s + before_s) / np.maximum(fill_nan(work_s, 1.0), TINY_S)
     attribute_to_workers(stalls, share, worker_ratio)
     if slow_places is not None:
         assign(stalls, np.broadcast_to(slow_places, inside_s.shape), StallKind.WORKER)
-    if steps is None:
-        steps = np.arange(inside_s.shape[3])
     follow = tuple(_list_followers(observed, n_stages))
     all_stalls = LongStalls(
         stalls,

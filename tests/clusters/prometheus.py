@@ -90,7 +90,7 @@ def _label(one: Series) -> dict[str, str]:
     """Give the labels by which exporters tell machines and devices."""
     match one.metric.of:
         case "gpu":
-            return {"Hostname": one.host, "instance": f"{one.host}:9400", "gpu": one.device, "UUID": one.uuid}
+            return {"Hostname": one.host, "instance": f"{one.host}:9400", "gpu": one.device}
         case "nic":
             return {"instance": f"{one.host}:9100", "device": one.device}
         case "disk":

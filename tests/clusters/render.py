@@ -195,12 +195,11 @@ class _Sampler:
                 card = device if metric.of == "gpu" else None
                 kept = self._keep(host, card)
                 named = {"gpu": str(device), "nic": PORT, "disk": DISK, "host": ""}[metric.of]
-                uuid = f"GPU-{host:06x}-{device:02x}" if metric.of == "gpu" else ""
                 if kept is None:
-                    found.append(Series(metric, host_name, named, uuid, self.times[host], values[host, device]))
+                    found.append(Series(metric, host_name, named, self.times[host], values[host, device]))
                 elif kept.any():
                     times, taken = self.times[host][kept], values[host, device][kept]
-                    found.append(Series(metric, host_name, named, uuid, times, taken))
+                    found.append(Series(metric, host_name, named, times, taken))
         return found
 
     def _keep(self, host: int, card: int | None) -> NDArray[np.bool_] | None:

@@ -13,7 +13,7 @@ def cause(name: str = "worker-fault", *, share: float | None = 1.0, recoverable:
           who: str = "platform", fingerprint: str = "f", dp: int = 0) -> FleetCause:  # fmt: skip
     """Make a cause; with a host, it blames a worker there."""
     where = Where() if host is None else Where(workers=(Worker(dp, 0, host=host),), hosts=(host,))
-    return FleetCause(name, f"title of {name}", where, share, recoverable, who, fingerprint, "replace-worker", 1.1)
+    return FleetCause(name, f"title of {name}", where, share, recoverable, who, fingerprint, "replace-worker")
 
 
 def job(location: str = "/a", *causes: FleetCause, wasted: float | None = 10.0, **fields: Any) -> FleetJob:

@@ -25,7 +25,7 @@ def silent(analysis: Analysis) -> Verdict:
 
 def prediction(cause: str, probability: float, unlike: str | None = None) -> Prediction:
     """Give a classifier's prediction on one cause."""
-    return Prediction({cause: probability}, {cause: 0.0}, {cause: 0.0}, 0.0, unlike, {})
+    return Prediction({cause: probability}, {cause: 0.0}, {cause: 0.0}, unlike, {})
 
 
 #: Part of the step that is left without all components.

@@ -69,7 +69,7 @@ def test_the_file_gives_the_probabilities_of_scikit_learn(seed: int) -> None:
 def test_causes_are_told_apart() -> None:
     """Of jobs it has not seen it says the cause that is there, and no other, nearly always."""
     jobs = [job for job in draw_jobs(150, seed=3) for _ in job.features]
-    for cause in classifier().causes:
+    for cause in classifier().trees:
         right = [
             (prediction.probability[cause] > 0.5) == (cause in job.worth)
             for prediction, job in zip(others(), jobs, strict=True)
@@ -80,7 +80,7 @@ def test_causes_are_told_apart() -> None:
 def test_what_it_has_no_jobs_of_it_does_not_judge() -> None:
     """A cause that no job of training had gets no probability, and no contributions."""
     prediction = classifier().judge(some_features())
-    assert set(prediction.probability) == set(classifier().causes) == {"worker-fault", "stage-imbalance"}
+    assert set(prediction.probability) == set(classifier().trees) == {"worker-fault", "stage-imbalance"}
     assert prediction.contributions("network-fault") == []
 
 
@@ -96,7 +96,7 @@ def test_more_gain_is_never_less_probable() -> None:
 
 def test_probability_follows_the_score() -> None:
     """The job with the higher score has the higher probability: calibration changes no order."""
-    for cause in classifier().causes:
+    for cause in classifier().trees:
         ordered = sorted((prediction.score[cause], prediction.probability[cause]) for prediction in others())
         assert [p for _, p in ordered] == sorted(p for _, p in ordered)
 
@@ -114,7 +114,7 @@ def test_contributions_sum_to_the_score() -> None:
 
 def test_the_bias_is_the_mean_score_of_training() -> None:
     """Before any feature is looked at, a job has the mean score of the jobs of training."""
-    for cause in classifier().causes:
+    for cause in classifier().trees:
         assert classifier().trees[cause].bias == pytest.approx(np.mean([o.score[cause] for o in seen()]), abs=1e-6)
 
 

@@ -27,7 +27,7 @@ from tests.judge.cases import built_in, judge, measured_file
 FIXTURES = sorted((Path(__file__).resolve().parents[2] / "fixtures").glob("*.parquet"))
 SLOW = FIXTURES[[path.stem for path in FIXTURES].index("worker-fault")]
 CAUSES = [*(rule.id for rule in built_in().rules), UNKNOWN]
-DOUBTS = Prediction({"worker-fault": 0.1}, {}, {}, 0.0, "it is Tuesday", {})
+DOUBTS = Prediction({"worker-fault": 0.1}, {}, {}, "it is Tuesday", {})
 
 
 @cache
@@ -162,7 +162,7 @@ def test_a_cause_of_several_components() -> None:
 def test_the_strongest_features_of_the_classifier() -> None:
     """What speaks for a cause and what against it is parted, strongest first, and no more than a few of each."""
     weights = [Contribution(f"f{n}", None if n % 3 else float(n), (-1.0) ** n * (20.0 - n)) for n in range(20)]
-    prediction = Prediction({"worker-fault": 0.9}, {}, {}, 0.0, "it is Tuesday", {"worker-fault": tuple(weights)})
+    prediction = Prediction({"worker-fault": 0.9}, {}, {}, "it is Tuesday", {"worker-fault": tuple(weights)})
     found = explain("worker-fault", measured_file(SLOW).analysis, prediction=prediction).prediction
     assert [weight.log_odds for weight in found.speaks_for] == [20.0, 18.0, 16.0, 14.0, 12.0]
     assert [weight.log_odds for weight in found.speaks_against] == [-19.0, -17.0, -15.0, -13.0, -11.0]

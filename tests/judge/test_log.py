@@ -33,7 +33,6 @@ def facts_of(when: When = SLOW, slow_ranks: tuple[SlowRank, ...] = ()) -> LogFac
         iterations=iterations,
         step_s=np.where(slow, 2.0, 1.5),
         interval=1,
-        total=None,
         levels=(Level(1, 400, 1.5),),
         usual_s=None if when.pattern is None else 1.5,
         slow_s=None if when.pattern is None else 2.0,

@@ -42,7 +42,7 @@ def _cluster(n_hosts=8, seconds=900, **metrics):
             if METRICS[name].kind == "gauge":
                 values = values * (1.0 + 0.01 * rng.standard_normal(len(times)))
             device = "0" if METRICS[name].of in ("gpu", "nic") else ""
-            series.append(Series(METRICS[name], f"n{host}", device, "", times, values))
+            series.append(Series(METRICS[name], f"n{host}", device, times, values))
     return Telemetry("hand", ("hand",), tuple(series), ())
 
 

@@ -167,12 +167,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "rows of the last step go on in none",
     (
-        "diagnose/whatif/clocks.py",
-        "offset_s[:, stage] = offset_s[:, stage - 1] + np.where(np.abs(step) > MIN_OFFSET_SPREADS * spread, step, 0.0)",
-        "np.abs(step) > MIN_OFFSET_SPREADS * spread -> (np.abs(step) >= MIN_OFFSET_SPREADS * spread)",
-        0,
-    ): "another answer only where a step of a clock is so many times its spread to the last bit: both may be 0, which is no step",
-    (
         "diagnose/whatif/components/attribution.py",
         "TINY_S = 1e-12",
         "1e-12 -> 2e-12",
@@ -196,12 +190,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "step_ratio.max(axis=0) > SLOW_WHOLE_STEP_RATIO -> (step_ratio.max(axis=0) >= SLOW_WHOLE_STEP_RATIO)",
         0,
     ): "another answer only where a step is just so many times the usual one, to the last bit",
-    (
-        "diagnose/whatif/components/expert.py",
-        "return np.asarray(np.maximum(products.sum(axis=-1) / np.maximum(squares.sum(axis=-1), TINY_RATIO), 0.0))",
-        "-1 -> (1)",
-        0,
-    ): "both arrays have two axes: the last is axis 1",
     (
         "diagnose/whatif/components/gc_pause.py",
         "if known and 2 * at[0].sum() < long[0].sum():",
@@ -238,15 +226,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "correlation < MIN_CORRELATION -> (correlation <= MIN_CORRELATION)",
         0,
     ): "another answer only where a correlation is one half to the last bit",
-    (
-        "diagnose/whatif/components/pause.py",
-        "pause_s = np.where(rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s, rest_s, 0.0)",
-        (
-            "rest_s > max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s "
-            "-> (rest_s >= max(PAUSE_RATIO, PAUSE_DEVIATIONS * noise) * usual_s)"
-        ),
-        0,
-    ): "another answer only where a compute is just so much longer, to the last bit",
     (
         "diagnose/whatif/components/stage.py",
         "pace = np.nan_to_num(log.reshape(len(log), -1, n_stages, log.shape[2]).mean(axis=(0, 1)))  # (n_stages, n_steps)",
@@ -287,15 +266,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         0,
     ): "a fraction of a step keeps the steps of blocks apart as well",
     (
-        "diagnose/whatif/contention.py",
-        "if _spread((y - x)[among]) <= MAX_SPREAD_RATIO * _spread(y[among]):",
-        (
-            "_spread((y - x)[among]) <= MAX_SPREAD_RATIO * _spread(y[among]) -> "
-            "(_spread((y - x)[among]) < MAX_SPREAD_RATIO * _spread(y[among]))"
-        ),
-        0,
-    ): "another answer only where one spread is just so many times the other, to the last bit",
-    (
         "diagnose/whatif/delays.py",
         "late = delay_s.max(axis=(1, 2)) > SHORTEST_S",
         "delay_s.max(axis=(1, 2)) > SHORTEST_S -> (delay_s.max(axis=(1, 2)) >= SHORTEST_S)",
@@ -313,12 +283,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
         "overlap > 0 -> (overlap >= 0)",
         0,
     ): "an overlap of 0 s adds nothing",
-    (
-        "diagnose/whatif/graph.py",
-        "latest = np.full((opened.shape[0], int(self.groups.max()) + 1), -np.inf)",
-        "1 -> 2",
-        0,
-    ): "a group more, of no rank, is read by nobody",
     (
         "diagnose/whatif/graph.py",
         "return np.array_split(nodes, min(1 + len(nodes) * n_lanes // MAX_CELLS, len(nodes))) if len(nodes) else []",
@@ -420,12 +384,6 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     ): "the first node is a compute, and no transfer",
     (
         "diagnose/whatif/replay.py",
-        "(ends,), (opening,) = _walk(graph, [own], delay, keep_all=False)",
-        "False -> True",
-        0,
-    ): "what is kept longer than needed is memory alone",
-    (
-        "diagnose/whatif/replay.py",
         "elif event.across_dp and (starts[2] is not starts[0] or starts[0].size > 1 or starts[0] != starts[1]):",
         "0 -> 1",
         2,
@@ -492,8 +450,8 @@ SET_ASIDE: dict[tuple[str, str, str, int], str] = {
     ): "numpy takes any negative number for the axis that is left",
     (
         "diagnose/whatif/schedule.py",
-        "r, found, sends = self.recorded, [], [kind in _SENDS for kind in MOVES]",
-        "kind in _SENDS -> (kind not in _SENDS)",
+        "r, found, sends = self.recorded, [], [kind in SENDS for kind in MOVES]",
+        "kind in SENDS -> (kind not in SENDS)",
         0,
     ): "only whether two types are alike in it is asked",
     (

@@ -150,10 +150,10 @@ def test_columns(tmp_path: Path) -> None:
     """Lists, named columns and the only column of whole numbers are found; lists are read in order."""
     path = tmp_path / "a.parquet"
     write(path, doc_lengths=pa.array([[3, 4], [], None, [5]], pa.list_(pa.int32())), length=pa.array([1, 1, 1, 1]))
-    assert read_lengths(path).lengths.tolist() == [3, 4, 5]
-    assert read_lengths(path, column="length").lengths.tolist() == [1, 1, 1, 1]
+    assert read_lengths(path).tolist() == [3, 4, 5]
+    assert read_lengths(path, column="length").tolist() == [1, 1, 1, 1]
     write(path, tokens=pa.array([7, 8], pa.uint16()), text=["a", "b"])
-    assert read_lengths(path).lengths.tolist() == [7, 8]
+    assert read_lengths(path).tolist() == [7, 8]
 
 
 def test_trace(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_trace(tmp_path: Path) -> None:
         stage=pa.array([stage for _, stage, _ in rows]),
         doc_lengths=pa.array([[10 + mb, 20 + mb] for _, _, mb in rows], pa.list_(pa.int32())),
     )
-    assert read_lengths(path).lengths.tolist() == [10, 20, 11, 21]
+    assert read_lengths(path).tolist() == [10, 20, 11, 21]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_text(tmp_path: Path, name: str, text: str, lengths: list[int]) -> None:
     """Text has one length a line, or columns with a header."""
     path = tmp_path / name
     path.write_text(text, encoding="utf-8", newline="")
-    assert read_lengths(path).lengths.tolist() == lengths
+    assert read_lengths(path).tolist() == lengths
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
     path = tmp_path / name
     path.write_bytes(content)
     if said == "expected 1 to":  # a short row is no error where the column is there
-        assert read_lengths(path).lengths.tolist() == [1]
+        assert read_lengths(path).tolist() == [1]
         return
     err = fails(capsys, 3, str(path))
     assert said in err and "\x1b" not in err

@@ -80,7 +80,7 @@ def keep_job(row: JudgedJob, analysis: Analysis, rule_set: RuleSet) -> KeptJob:
     causes = [rule.id for rule in rule_set.rules]
     for probability in PRICED_AT:
         sure = None if probability is None else dict.fromkeys(causes, probability)
-        rejudge(job, rule_set, None if sure is None else Prediction(sure, sure, sure, 0.0, None, {}))
+        rejudge(job, rule_set, None if sure is None else Prediction(sure, sure, sure, None, {}))
     return job
 
 

@@ -11,7 +11,6 @@ with it the verdict. Parts, of which none has seen its own jobs, say how good it
 import dataclasses
 import functools
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ from diagnose.errors import DiagnoseError
 from diagnose.judge.classifier import Classifier, read_classifier
 from diagnose.judge.rules import RuleSet
 from diagnose.judges import read_rules
-from diagnose.train.__main__ import CALIBRATION_NOISE, CALIBRATION_SEED, NOISE, Progress
+from diagnose.train.__main__ import CALIBRATION_NOISE, CALIBRATION_SEED, NOISE, Progress, measure_options
 from diagnose.train.fit import dump_model, train
 from diagnose.train.measure import MeasuredJob, RandomJobs, measure_jobs, place_kept
 from tests.scoring.figures import Figures, PartFigures, Rate, measure, measure_kind, measure_world
@@ -63,32 +62,9 @@ def _is_in(job: MeasuredJob, name: str) -> bool:
 
 
 @click.command()
-@click.option(
-    "--jobs", "n_jobs", type=click.IntRange(min=1), default=800, show_default=True, help="Jobs for the trees."
-)
-@click.option(
-    "--calibrate",
-    "n_calibrate",
-    type=click.IntRange(min=1),
-    default=320,
-    show_default=True,
-    help="Jobs for the calibration.",
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other seed, other jobs; as for training."
-)
+@measure_options
 @click.option(
     "--name", "names", multiple=True, help="Leave out this kind, feature, or each kind of this cause; default: all."
-)
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("build/train"),
-    show_default=True,
-    help="Folder that keeps what was measured of jobs; the same as for training.",
-)
-@click.option(
-    "--workers", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all cores", help="Processes."
 )
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write all rows and figures there."

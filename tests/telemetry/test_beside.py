@@ -257,7 +257,7 @@ def test_two_values_are_enough(write):
     """A scraper that came by twice in the traced time still tells a reason."""
     times = np.array([BEGAN_S + 5.0, BEGAN_S + 20.0])
     series = [
-        Series(METRICS["gpu_pcie_width"], f"host-{host:03}", str(card), "", times, np.array([w, w]))
+        Series(METRICS["gpu_pcie_width"], f"host-{host:03}", str(card), times, np.array([w, w]))
         for host in range(4)
         for card in range(2)
         for w in [4.0 if (host, card) == (2, 1) else 16.0]

@@ -23,7 +23,7 @@ SPAN = Span(T0 + 50.0, T0 + 90.0, (T0, T0 + 50.0))
 
 
 def _series(metric, host, device, values, step=10.0):
-    return Series(METRICS[metric], host, device, "", T0 + step * np.arange(len(values)), np.array(values, dtype=float))
+    return Series(METRICS[metric], host, device, T0 + step * np.arange(len(values)), np.array(values, dtype=float))
 
 
 def _read(series, metric, how, *, device="0", peers=("b", "c", "d"), bits=0, span=SPAN):
@@ -66,7 +66,7 @@ def test_a_sign_is_told_beside_its_peers_where_there_are_any(peers, said):
     series = [_series("gpu_temperature_c", host, "0", [level] * 10) for host, level in (("a", 90), ("b", 60))]
     (reading,) = _read(series, "gpu_temperature_c", "median", peers=peers)
     words = {"says": "it is at {value}", "beside": "its peers {peers}"}
-    sign = Sign("hot", reading.metric.name, "median", 0, True, 5.0, 0.0, 0.0, None, None, None, False, **words)
+    sign = Sign(reading.metric.name, "median", 0, True, 5.0, 0.0, 0.0, None, None, None, False, **words)
     assert describe_sign(sign, reading) == f"it is at 90 °C{said}"
     assert describe_sign(dataclasses.replace(sign, beside=""), reading) == "it is at 90 °C"
     assert describe_flat(sign, reading) == "temperature of the GPU 90 °C" + (", peers 60 °C" if peers else "")
@@ -77,7 +77,7 @@ def test_what_all_show_is_told_beside_what_was_before():
     series = [_series("gpu_temperature_c", host, "0", [60] * 5 + [90] * 5) for host in "ab"]
     (reading,) = _read(series, "gpu_temperature_c", "median", peers=("b",))
     words = {"says": "it is at {value}", "beside": "its peers {peers}"}
-    sign = Sign("hot", reading.metric.name, "median", 0, True, 5.0, 0.0, 0.0, None, None, None, False, **words)
+    sign = Sign(reading.metric.name, "median", 0, True, 5.0, 0.0, 0.0, None, None, None, False, **words)
     assert describe_sign(sign, reading) == "it is at 90 °C, before 60 °C"
     assert describe_sign(sign, dataclasses.replace(reading, before=math.nan)) == "it is at 90 °C"
 

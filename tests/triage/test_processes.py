@@ -205,8 +205,12 @@ def kill_once(rng: random.Random, url: str, wanted: float, mischief: dict[str, s
     return letter, is_working
 
 
-def check_kills(folder: Path, url: str, other: str, n_kills: int, mischief: dict[str, str]) -> None:
-    """End a night again and again, all over its progress; then let it end, and compare its store with an undisturbed one."""
+@pytest.mark.parametrize(("n_jobs", "n_kills"), [(24, 6), pytest.param(300, 200, marks=pytest.mark.benchmark)])
+def test_killed_and_started_again(
+    store_url: str, mischief, make_folder, tmp_path: Path, n_jobs: int, n_kills: int
+) -> None:
+    """After kills all over the night, kill -9 or SIGTERM, the store is that of an undisturbed night."""
+    folder, other = make_folder(tmp_path / "jobs", n_jobs), f"sqlite:///{tmp_path}/other.db"
     rng = random.Random(n_kills)
     names = sorted(path.name for path in folder.iterdir())
     for name in names:
@@ -215,11 +219,11 @@ def check_kills(folder: Path, url: str, other: str, n_kills: int, mischief: dict
     kills, tenths = [], [0] * 10
     for i in range(n_kills):
         wanted = len(names) * (i + rng.random()) / (n_kills + 1)
-        letter, is_working = kill_once(rng, url, wanted, mischief, *options)
-        done = count_done(url) / len(names)
+        letter, is_working = kill_once(rng, store_url, wanted, mischief, *options)
+        done = count_done(store_url) / len(names)
         kills.append(f"{letter}{done:.0%}" if is_working else f"({letter}{done:.0%})")
         tenths[min(9, int(10 * done))] += is_working
-    left = triage(*options, "--store", url)["n_diagnosed"]
+    left = triage(*options, "--store", store_url)["n_diagnosed"]
     n_begun = len(done_in(mischief))
     print(f"\n{sum(tenths)} of {n_kills} kills hit a triage at work; at a progress of {' '.join(kills)}")
     print(f"kills in each tenth of the night: {tenths}; {left} of {len(names)} jobs were left for the last triage")
@@ -227,20 +231,7 @@ def check_kills(folder: Path, url: str, other: str, n_kills: int, mischief: dict
     assert sum(tenths) > 0.8 * n_kills and left < len(names) / 2
     assert all(sum(tenths[first : first + 5]) for first in (0, 5))
     triage(*options, "--store", other)
-    assert dump(url) == dump(other)
-
-
-def test_killed_and_started_again(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
-    """After six kills all over the night, kill -9 or SIGTERM, the store is that of an undisturbed night."""
-    folder = make_folder(tmp_path / "jobs", 24)
-    check_kills(folder, store_url, f"sqlite:///{tmp_path}/other.db", 6, mischief)
-
-
-@pytest.mark.benchmark
-def test_200_kills(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
-    """The same with 200 kills over a night of 300 jobs, on each database."""
-    folder = make_folder(tmp_path / "jobs", 300)
-    check_kills(folder, store_url, f"sqlite:///{tmp_path}/other.db", 200, mischief)
+    assert dump(store_url) == dump(other)
 
 
 def test_a_process_that_keeps_memory_is_replaced(make_folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,22 +289,11 @@ def test_stopped_in_order(sign: int, rc: int, mischief, make_folder, tmp_path: P
     dump(url)  # nothing is claimed
 
 
-def test_many_at_once(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
-    """Three triages share the jobs of one store: each is diagnosed exactly once."""
-    folder = make_folder(tmp_path / "jobs", 24)
-    check_shared(folder, store_url, 3, 24, mischief)
-
-
-@pytest.mark.benchmark
-def test_four_at_once(store_url: str, mischief, make_folder, tmp_path: Path) -> None:
-    """The same with four triages and 500 jobs."""
-    folder = make_folder(tmp_path / "jobs", 500)
-    check_shared(folder, store_url, 4, 500, mischief)
-
-
-def check_shared(folder: Path, url: str, n_triages: int, n_jobs: int, mischief: dict[str, str]) -> None:
-    """Start some triages on one store, and count what they diagnose."""
-    options = ("triage", str(folder), "--store", url, "--workers", "1", "--format", "json")
+@pytest.mark.parametrize(("n_triages", "n_jobs"), [(3, 24), pytest.param(4, 500, marks=pytest.mark.benchmark)])
+def test_many_at_once(store_url: str, mischief, make_folder, tmp_path: Path, n_triages: int, n_jobs: int) -> None:
+    """Triages share the jobs of one store: each is diagnosed exactly once."""
+    folder = make_folder(tmp_path / "jobs", n_jobs)
+    options = ("triage", str(folder), "--store", store_url, "--workers", "1", "--format", "json")
     processes = [start(*options, **mischief) for _ in range(n_triages)]
     nights = []
     for process in processes:
@@ -322,7 +302,7 @@ def check_shared(folder: Path, url: str, n_triages: int, n_jobs: int, mischief: 
         nights.append(json.loads(out))
     assert sum(night["n_diagnosed"] for night in nights) == n_jobs
     assert len(done_in(mischief)) == len(set(done_in(mischief))) == n_jobs
-    assert len(dump(url)["jobs"]) == n_jobs
+    assert len(dump(store_url)["jobs"]) == n_jobs
 
 
 def test_the_same_whatever_the_number_of_workers(make_folder, tmp_path: Path) -> None:

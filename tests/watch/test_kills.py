@@ -36,8 +36,9 @@ def tickets(receiver: Receiver) -> Counter:
     return Counter((bodies[0]["jobs"][0]["location"], bodies[0]["event"]) for bodies in receiver.bodies.values())
 
 
-def check_kills(tmp_path: Path, receiver: Receiver, n_kills: int) -> None:
-    """Kill it again and again, a moment after it said something, or when a message has just arrived; then let it end."""
+@pytest.mark.parametrize("n_kills", [10, pytest.param(100, marks=pytest.mark.benchmark)])
+def test_kills(tmp_path: Path, receiver: Receiver, n_kills: int) -> None:
+    """Killed again and again, a moment after it said something, or when a message has just arrived: each arrives, under one key."""
     rng = random.Random(11)
     traces = write_jobs(tmp_path / "traces", 12 + 2 * n_kills)  # enough that few of them come when all is done
     n_killed = 0
@@ -82,14 +83,3 @@ def note(lines: list[str], windows: Counter, printed: Counter) -> None:
             windows[event["name"], event["window"]["number"]] += 1
         elif event["episode"] is not None:
             printed[event["episode"]["name"], event["event"]] += 1
-
-
-def test_ten_kills(tmp_path: Path, receiver: Receiver) -> None:
-    """All episodes arrive, each under one key."""
-    check_kills(tmp_path, receiver, 10)
-
-
-@pytest.mark.benchmark
-def test_a_hundred_kills(tmp_path: Path, receiver: Receiver) -> None:
-    """The same with 100 kills."""
-    check_kills(tmp_path, receiver, 100)

@@ -298,6 +298,18 @@ def test_what_is_left_of_the_step_before_is_no_delay() -> None:
     }
 
 
+def carried(
+    steps: Any, places: Any, start_s: Any, end_s: Any, restarted: tuple[int, ...] = (), origin_s: Any = None
+) -> Any:
+    """Measure what two stages of one rank still do of the step before: operations by step, in which each begins and ends."""
+    start_s, end_s = (np.broadcast_to(np.array(of)[..., None], (len(of), len(steps), 1)) for of in (start_s, end_s))
+    block = SimpleNamespace(steps=np.array(steps), nodes=places, start_s=start_s, end_s=end_s, filled=None)
+    origin_s = None if origin_s is None else np.array(origin_s)
+    trace = SimpleNamespace(steps=block.steps, n_stages=2, n_dp=1, restarted_steps=restarted, step_origin_s=origin_s)
+    (found,) = measure_carried(trace, [SimpleNamespace(block=block)])
+    return found[..., 0].tolist()
+
+
 @pytest.mark.parametrize(
     ("last", "origin_s", "expected"),
     [
@@ -315,41 +327,24 @@ def test_what_is_left_of_the_step_before_is_no_delay() -> None:
 )
 def test_what_workers_still_do_of_the_step_before(last: Op, origin_s: Any, expected: list[list[float]]) -> None:
     """From when the next step began; where nobody says, that is when who begins it first had ended, if its end is recorded."""
-    steps = np.array([4, 5, 6, 9])
-    start_s = np.array([[0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 1.0, 0.0]])[..., None]
-    end_s = np.array([[10.0, 6.0, 6.0, 6.0], [9.0, 7.0, 5.0, 5.0]])[..., None]
-    places = SimpleNamespace(stage=np.array([0, 1]), op=np.array([Op.FORWARD, last]))
-    block = SimpleNamespace(steps=steps, nodes=places, start_s=start_s, end_s=end_s, filled=None)
-    origin_s = None if origin_s is None else np.array(origin_s)
-    trace: Any = SimpleNamespace(steps=steps, n_stages=2, n_dp=1, restarted_steps=(), step_origin_s=origin_s)
-    observed: Any = SimpleNamespace(block=block)
-    (found,) = measure_carried(trace, [observed])
-    assert found[..., 0].tolist() == expected
+    start_s = [[0.0, 1.0, 0.0, 2.0], [0.0, 0.0, 1.0, 0.0]]
+    end_s = [[10.0, 6.0, 6.0, 6.0], [9.0, 7.0, 5.0, 5.0]]
+    places = nodes((Op.FORWARD, 0), (last, 1))
+    assert carried([4, 5, 6, 9], places, start_s, end_s, origin_s=origin_s) == expected
 
 
 def test_who_waits_from_the_beginning_does_not_begin_a_step() -> None:
     """Stage 1 ends each step 2 s before stage 0 and waits for the next: that begins with stage 0, which carries nothing over."""
-    steps = np.arange(3)
-    start_s = np.broadcast_to(np.array([0.001, 4.0, 0.0, 3.0])[:, None, None], (4, 3, 1))
-    end_s = np.broadcast_to(np.array([3.0, 10.0, 3.0, 8.0])[:, None, None], (4, 3, 1))
     places = nodes((Op.FORWARD, 0), (Op.OPTIMIZER, 0), (Op.FORWARD_RECV, 1), (Op.FORWARD, 1))
-    block = SimpleNamespace(steps=steps, nodes=places, start_s=start_s, end_s=end_s, filled=None)
-    trace: Any = SimpleNamespace(steps=steps, n_stages=2, n_dp=1, restarted_steps=(), step_origin_s=None)
-    observed: Any = SimpleNamespace(block=block)
-    assert not measure_carried(trace, [observed])[0].any()
+    found = carried(range(3), places, [[0.001], [4.0], [0.0], [3.0]], [[3.0], [10.0], [3.0], [8.0]])
+    assert found == [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
 def test_who_ends_a_step_first_begins_the_next_with_a_wait() -> None:
     """Stage 0 gathers for 2 s more: it begins the next step at once, and waits for no loader."""
-    steps = np.arange(3)
-    start_s = np.broadcast_to(np.array([2.0, 4.0, 0.0, 3.0])[:, None, None], (4, 3, 1))
-    end_s = np.broadcast_to(np.array([3.0, 10.0, 3.0, 8.0])[:, None, None], (4, 3, 1))
     places = nodes((Op.FORWARD, 0), (Op.ALL_GATHER, 0), (Op.FORWARD_RECV, 1), (Op.ALL_GATHER, 1))
-    block = SimpleNamespace(steps=steps, nodes=places, start_s=start_s, end_s=end_s, filled=None)
-    trace: Any = SimpleNamespace(steps=steps, n_stages=2, n_dp=1, restarted_steps=(), step_origin_s=None)
-    observed: Any = SimpleNamespace(block=block)
-    (found,) = measure_carried(trace, [observed])
-    assert found[..., 0].tolist() == [[0.0, 2.0, 2.0], [0.0, 0.0, 0.0]]
+    found = carried(range(3), places, [[2.0], [4.0], [0.0], [3.0]], [[3.0], [10.0], [3.0], [8.0]])
+    assert found == [[0.0, 2.0, 2.0], [0.0, 0.0, 0.0]]
 
 
 @pytest.mark.parametrize(
@@ -365,16 +360,11 @@ def test_what_workers_do_of_a_step_that_was_not_sampled(
     last: Op, restarted: tuple[int, ...], expected: list[list[float]]
 ) -> None:
     """Of each tenth step: stage 1 ends each 2 s after the stage that begins the next, but for one step; no loader keeps it."""
-    steps = np.array([4, 14, 24])
-    start_s = np.array([[0.0, 0.0, 0.0], [2.0, 2.5, 1.5]])[..., None]
-    end_s = np.array([[10.0, 11.0, 9.0], [12.0, 13.0, 15.0]])[..., None]
-    places = SimpleNamespace(stage=np.array([0, 1]), op=np.array([Op.FORWARD, last]))
-    block = SimpleNamespace(steps=steps, nodes=places, start_s=start_s, end_s=end_s, filled=None)
-    for origin_s in (None, np.array([0.0, 100.0, 200.0])):
-        trace: Any = SimpleNamespace(steps=steps, n_stages=2, n_dp=1, restarted_steps=restarted, step_origin_s=origin_s)
-        observed: Any = SimpleNamespace(block=block)
-        (found,) = measure_carried(trace, [observed])
-        assert found[..., 0].tolist() == expected
+    start_s = [[0.0, 0.0, 0.0], [2.0, 2.5, 1.5]]
+    end_s = [[10.0, 11.0, 9.0], [12.0, 13.0, 15.0]]
+    places = nodes((Op.FORWARD, 0), (last, 1))
+    for origin_s in (None, [0.0, 100.0, 200.0]):
+        assert carried([4, 14, 24], places, start_s, end_s, restarted, origin_s) == expected
 
 
 def rows_of(*found: tuple[Op, int, float, float]) -> Evidence:

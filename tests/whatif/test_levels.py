@@ -34,7 +34,7 @@ def all_replays(m: Measured) -> list[np.ndarray]:
     """Replay a job in every way."""
     found = []
     for p, o in zip(m.prepared, m.observed, strict=True):
-        found += [replay(p.graph, p.own, from_first_start=True), replay(p.graph, p.ideal)]
+        found.append(replay(p.graph, p.ideal))
         ranks = replay_each_rank(p.graph, p.own, p.ideal)
         found += [ranks.alone_s, ranks.together_s, ranks.from_first_s, replay(o.graph, o.own, o.delay)]
         found += [end for end in replay_ends(o.graph, o.own, o.delay) if end is not None]

@@ -76,6 +76,9 @@ def test_stalls_there_are_the_workers() -> None:
         np.ones(inside_s.shape),
         np.ones((2, N_STAGES, N_STEPS, N_DP)),
         queued=None,
+        late=(np.zeros(inside_s.shape, dtype=np.int8), inside_s < 0),
+        starts_late=np.zeros((N_STEPS, N_DP), dtype=bool),
+        steps=np.arange(N_STEPS),
         n_stages=N_STAGES,
         slow_places=at,
     )

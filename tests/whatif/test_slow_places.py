@@ -13,7 +13,7 @@ from diagnose.faults.generate import generate
 from diagnose.faults.inputs import Inputs
 from diagnose.faults.network_fault import NetworkFault
 from diagnose.faults.spec import JobSpec
-from diagnose.model.optype import P2P, Op
+from diagnose.model.optype import P2P, RECEIVES, Op
 from diagnose.model.trace import Bools, Seconds
 from diagnose.model.transfers import SlowPlaces
 from diagnose.numerics.robust import lower_median
@@ -33,7 +33,6 @@ from diagnose.whatif.slow_places import (
 )
 from tests.judge.cases import Measured, causes, measure
 
-RECEIVES = (Op.FORWARD_RECV, Op.BACKWARD_RECV)
 JOB = JobSpec(pp=4, dp=4, microbatches=8, steps=16, transfer_s=5e-3, seed=53)
 
 

@@ -49,6 +49,8 @@ _STYLE = {
     "path.simplify": False,
     "path.sketch": None,
 }
+#: Pixels that a frame is wide and high at the least.
+_LEAST_FRAME = 9.0
 #: Characters of an alternative text: the table says the rest.
 _MAX_ALT = 1500
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}")
@@ -182,17 +184,15 @@ class Sheet:
         patch.set_gid(name or None)
         self.axes.add_artist(patch)
 
-    def outline(
-        self, left: float, right: float, low: float, high: float, of: str, *, least: float = 9.0, grow: float = 1.5
-    ) -> None:
-        """Draw a frame around a rectangle, so many pixels away from it, and at least so many wide and high."""
+    def outline(self, left: float, right: float, low: float, high: float, *, grow: float = 1.5) -> None:
+        """Draw a frame around a rectangle, so many pixels away from it."""
         box = self.box(left, right, low, high)
-        grow_x, grow_y = (max(0.0, least - side) / 2 + grow for side in (box.width, box.height))
+        grow_x, grow_y = (max(0.0, _LEAST_FRAME - side) / 2 + grow for side in (box.width, box.height))
         one = self.box(0, 1, 0, 1)
         dx, dy = grow_x / one.width, grow_y / one.height
         corners = [(left - dx, low - dy), (right + dx, low - dy), (right + dx, high + dy), (left - dx, high + dy)]
         path = Path([*corners, corners[0]], [1, 2, 2, 2, 79])
-        self.axes.add_artist(PathPatch(path, facecolor="none", edgecolor=colour(of), linewidth=2.5, clip_on=False))
+        self.axes.add_artist(PathPatch(path, facecolor="none", edgecolor=colour("ink"), linewidth=2.5, clip_on=False))
 
     def box(self, left: float, right: float, low: float, high: float) -> Box:
         """Say where a rectangle of data coordinates lies."""

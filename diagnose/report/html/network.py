@@ -72,7 +72,7 @@ def draw_network(data: ReportData) -> Picture | None:
     for stage in range(n_stages):
         for x, dp in enumerate(shown.tolist()):
             if (int(dp_labels[dp]), int(labels[stage])) in named:
-                sheet.outline(x + 0.3, x + 0.7, stage + 0.08, stage + 0.48, "ink")
+                sheet.outline(x + 0.3, x + 0.7, stage + 0.08, stage + 0.48)
     for x in spread(shown, int(sheet.width // 44)):
         sheet.write(x + 0.5, -13 / high, f"dp {dp_labels[shown[x]]}", of="muted", across="center")
     for stage in spread(labels, int(n_stages * high // 13)):

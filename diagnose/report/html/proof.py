@@ -116,7 +116,7 @@ def _draw_map(cause: Cause, proof: Proof, table: Seconds, key: str) -> Picture:
     if framed:
         for x in np.flatnonzero(np.isfinite(table).any(axis=0)).tolist():
             y = int(np.nanargmax(table[:, x]))
-            sheet.outline(x, x + 1, y, y + 1, "ink", grow=0.0)
+            sheet.outline(x, x + 1, y, y + 1, grow=0.0)
     steps = np.array(proof.columns)
     marked = spread(steps, int(n_columns * wide_px // 44))
     sheet.ticks_x([x + 0.5 for x in marked], [str(steps[x]) for x in marked])
@@ -163,7 +163,7 @@ def _draw_stages(diagnosis: Diagnosis, cause: Cause, proof: Proof, table: Second
         sheet.point(v - 0.36, v + 0.36, 0.0, float(total[v]), f"stage {names[v]}: {said}")
         over = f" (+{words.percent(total[v] / usual - 1)})" if v in named and usual else ""
         if v in named:
-            sheet.outline(v - 0.36, v + 0.36, 0.0, float(total[v]), "ink")
+            sheet.outline(v - 0.36, v + 0.36, 0.0, float(total[v]))
         if n <= 12 or v in named:
             text = f"{words.seconds(float(total[v]))}{over}"
             sheet.write(

@@ -160,12 +160,12 @@ def _lay_out(n_dp: int, n_stages: int) -> _Map:
 def _mark(sheet: Sheet, grid: _Map, culprits: Culprits) -> None:
     """Frame the culprits."""
     for dp, stage in culprits.workers[:_MAX_FRAMES]:
-        sheet.outline(*grid.place(dp, stage), "ink")
+        sheet.outline(*grid.place(dp, stage))
     for stage in culprits.stages:
         for band in range(grid.n_bands):
             left, _, low, high = grid.place(band * grid.band, stage)
             right = min(grid.band, grid.n_dp - band * grid.band)
-            sheet.outline(left, float(right), low, high, "ink")
+            sheet.outline(left, float(right), low, high)
 
 
 def _write_numbers(sheet: Sheet, grid: _Map, by_worker: Seconds, levels: Ints, culprits: Culprits) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from diagnose.model.components import Traits
 from diagnose.model.feature import Features
-from diagnose.model.optype import Op, of_types
+from diagnose.model.optype import SENDS, Op, of_types
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Nodes, Seconds
 from diagnose.whatif.batches import HELD_SHARE
@@ -27,7 +27,6 @@ from diagnose.whatif.waits import WaitGraph, add_waits
 
 #: Most of the waits are for parameters, always.
 ON_PURPOSE_SHARE = 0.5
-SENDS = (Op.FORWARD_SEND, Op.BACKWARD_SEND)
 #: Waits are for slow transfers where this part of what they cost is gone without these, as the rule has it.
 OF_SLOW_SHARE = 0.75
 #: A transfer stands out by so much of its time, where it takes so many times as long as is usual for its worker; waits are no

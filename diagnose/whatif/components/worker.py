@@ -407,7 +407,7 @@ def _shared_by_microbatches(by_worker: Seconds, drawn: Draws) -> Seconds:
     if n_stages < 2:
         return np.zeros((n_steps, n_dp))
     if n_dp < 2:  # no rank tells apart what is its machines'
-        return np.nan_to_num(find_shared(by_worker, apart=float(np.log1p(SLOW_RATIO)), axis=0))
+        return np.nan_to_num(find_shared(by_worker, apart=float(np.log1p(SLOW_RATIO))))
     common = np.nan_to_num(nearest_zero_center(by_worker, axis=0))
     # What all ranks have in some steps is those steps'; what most of them have in all is theirs.
     of_step = np.sort(common, axis=1)[

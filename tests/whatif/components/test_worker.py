@@ -337,7 +337,7 @@ def test_a_worker_is_slow_with_another(sure_in: tuple[int, int], other_in: tuple
 )
 def test_what_stages_share_a_third_of_them_have_too(values: list[float], shared: float) -> None:
     """The median, unless a third of the stages has less than half of it."""
-    assert find_shared(np.array(values), apart=0.015, axis=0) == pytest.approx(shared)
+    assert find_shared(np.array(values), apart=0.015) == pytest.approx(shared)
 
 
 @pytest.mark.parametrize(("n_beside", "spread", "named"), [(2, 0.0, True), (4, 0.0, False), (2, 0.4, False)])

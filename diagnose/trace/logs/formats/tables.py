@@ -32,6 +32,7 @@ from diagnose.trace.logs.builder import MAX_COUNT, MAX_STEPS, NOMINAL, LogBuilde
 from diagnose.trace.logs.lines import read_blocks, read_lines, strip_colours
 from diagnose.trace.logs.log_format import FileFormat
 from diagnose.trace.logs.stamps import find_stamp, read_duration
+from diagnose.trace.units import UNITS
 
 _STEPS = (
     "step|_step|global_step|steps|iteration|iter|it|batch|update|updates|num_updates|n_step|train_step|training_step"
@@ -61,8 +62,6 @@ _DATA = re.compile(r"(?:data|dataloader|data_loading|dataloading)[_ ]?(?:time)?\
 #: Never a time of training.
 OTHERS = re.compile(r"(?:\A|[/_ ])(?:val|valid|validation|eval|test|eta|lr)(?:[/_ ]|\Z)|__(?:min|max)\Z")
 _NUMBER = re.compile(r"\s*[-+]?(?:\d{1,20}(?:\.\d{0,30})?|\.\d{1,30})(?:[eE][-+]?\d{1,3})?\s*\Z")
-#: Seconds in each unit of times that somebody may say; others are of rates.
-UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 #: A step with how many there are to be.
 _OF_ALL = re.compile(r"(\d{1,15})/\d{1,15}\Z")
 #: Steps take longer than this in hardly any job: times without a unit that are longer may be milliseconds.

@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 
-from diagnose.model.optype import DIRECTIONS, EVIDENCE, Op
+from diagnose.model.optype import DIRECTIONS, EVIDENCE, RECV_OF, SEND_OF, Op
 from diagnose.model.trace import Seconds
 from diagnose.trace.producers.kineto.annotations import Dialect, NamedOperation, is_fetch, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.collect import Collected, Exchange, Spans, list_steps
@@ -29,8 +29,6 @@ from diagnose.trace.producers.kineto.steps import Computes, Steps, cut_steps
 
 #: Of so many operations found last, one is what a compute received: its schedule receives just before it computes.
 N_RECENT = 64
-_RECV_OF = {Op.FORWARD: Op.FORWARD_RECV, Op.BACKWARD: Op.BACKWARD_RECV}
-_SEND_OF = {Op.FORWARD: Op.FORWARD_SEND, Op.BACKWARD: Op.BACKWARD_SEND}
 
 
 class _Ordered:
@@ -236,7 +234,7 @@ class OperationReader:
             received = [
                 o.end
                 for o in self.made.listed[-N_RECENT:]
-                if o.stage == made.stage and o.microbatch == made.microbatch and o.op == _RECV_OF[Op(made.op)]
+                if o.stage == made.stage and o.microbatch == made.microbatch and o.op == RECV_OF[Op(made.op)]
             ]
         sent = [e.start for e in own if e.collective == "send"]
         sent += [call.start for call in self.calls.between(made.asked, made.returned) if call.collective == "send"]
@@ -246,7 +244,7 @@ class OperationReader:
     def _read_inner_exchanges(self, made: Operation, start: float, end: float) -> None:
         """Read what is received and sent inside the annotation of a compute."""
         for call in self.calls.between(start, end):
-            table = _RECV_OF if call.collective == "recv" else _SEND_OF
+            table = RECV_OF if call.collective == "recv" else SEND_OF
             exchange = self.made.add(table[Op(made.op)], call.start, call.end)
             if exchange is not None:
                 exchange.microbatch = made.microbatch
@@ -323,7 +321,7 @@ class OperationReader:
             self.made.dropped["sends and receives beside every compute", "no forward or backward goes with them"] += 1
             return
         op = Op.FORWARD if runs[at].forward else Op.BACKWARD
-        table = _RECV_OF if call.collective == "recv" else _SEND_OF
+        table = RECV_OF if call.collective == "recv" else SEND_OF
         made = Operation(table[op], step, call.start, call.end, call.start, call.end, microbatch=microbatches[at])
         self.made.listed.append(made)
         until = runs[after].start if after < len(runs) else float(self.made.ends[self.made.step_at(call.start)])
