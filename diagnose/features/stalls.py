@@ -51,7 +51,8 @@ READS_AS = {
     "input.start_share": "part of the seconds waited for input, of who waits longest, before workers begin a step; 1 all of them",
     "input.unseen_doubt": "how probable it is that they wait for something else on a host: where nearly all workers begin a step "
     "late together, or workers wait in one step only, or nearly all at a period, or with one stage most as long before nearly "
-    "all steps, or mostly in few steps and on no worker above all, or for no longer than computes vary, or the last stage alone, "
+    "all steps, or mostly in few steps and on no worker above all, or for no longer than computes vary, or in forwards of every "
+    "length, or the last stage alone, "
     "and no row says for whom, or for what; or rows tell of less than half, or of no wait there",
     "input.collected_doubt": "how probable it is that waits before steps are collections of Python between them: no row tells of "
     "either, and now one worker waits, now another, each in half of the steps at most; misleads where loaders are slow that seldom",
@@ -110,6 +111,9 @@ ALIKE_RATIO = 2.0
 #: ... and waits of several ranks that are no longer than such a factor of the pauses of computes that nobody names, if these have a
 #: quarter of the seconds: on real busy hosts up to 1.3, late loaders 1.8 and more.
 BUSY_RATIO, PAUSES_SHARE, LONE_SHARE = 1.5, 0.25, 0.75
+#: ... and waits that are the longer side of one spread: on the way from a forward that this part is shorter than to a typical wait
+#: fewer than half of them are below the first of three marks, and more between it and the second than from there to the third.
+SHORTEST_SHARE, OF_THE_WAY = 0.1, (0.25, 0.75, 1.25)
 #: Waits are at the first forwards of steps from this part of their seconds on, as in the rule; a worker waits seldom in up to this
 #: part of the steps, or inside forwards, which then began with their batch, fading up to the next. All five real jobs in which
 #: Python collects had that between steps; a sixth that collected every second step had pauses inside forwards in 0.525 of them.
@@ -229,6 +233,7 @@ def _measure_places(breakdown: Breakdown, waits: _Waits, varies: Callable[[], fl
         or _waits_at_period(breakdown, waits)
         or _waits_as_computes_pause(breakdown, waits)
         or _waits_always(breakdown, waits)
+        or _are_of_one_spread(breakdown, waits)
     ):
         doubt = max(doubt, ONCE_CHANCE)
     if _waits_for_labels_alone(breakdown, waits):
@@ -478,17 +483,43 @@ def _are_as_short(stalled_s: Seconds, varies_s: float) -> bool:
 
 
 def _measure_variation(breakdown: Breakdown) -> float:
-    """Say by how many seconds computes vary by themselves; 0 where there is nothing but forwards.
-
-    Documents and experts lengthen forward and backward of a microbatch alike; a busy host does not.
-    """
-    log = np.log(np.maximum(breakdown.compute_s - breakdown.stalls.inside_s, TINY_S))
-    apart = log[0] - log[1]
-    apart -= nan_median(apart, axis=(1, 2, 3), keepdims=True)
+    """Say by how many seconds computes vary by themselves; 0 where there is nothing but forwards."""
+    apart = _measure_apart(breakdown, breakdown.stalls.inside_s)
     there = np.isfinite(apart)
     if not there.any():
         return 0.0
     return robust_deviation(take_where(there, apart)) / math.sqrt(2.0) * float(np.mean(breakdown.typical_s[0]))
+
+
+def _measure_apart(breakdown: Breakdown, without_s: Seconds) -> Seconds:
+    """Say how much longer each forward is than its backward, against the usual of its virtual stage: logarithms; NaN without one.
+
+    Both without some seconds. Documents and experts lengthen forward and backward of a microbatch alike; a busy host does not.
+    """
+    log = np.log(np.maximum(breakdown.compute_s - without_s, TINY_S))
+    apart = log[0] - log[1]
+    return np.asarray(apart - nan_median(apart, axis=(1, 2, 3), keepdims=True))
+
+
+def _are_of_one_spread(breakdown: Breakdown, waits: _Waits) -> bool:
+    """Say whether the waits, mostly inside forwards, are the longer ones of forwards of every length, and no row tells of any.
+
+    A loader leaves most forwards as they are, or holds them up for a time of some size: few are between. Those of a busy host, or
+    of what grows with the data and is no loader, differ from hardly to much.
+    """
+    inside: Bools = breakdown.stalls.of_kind(StallKind.INPUT)[0]
+    inside_s = np.where(inside, breakdown.stalls.inside_s, 0.0)[0]
+    if waits.told.any() or inside_s.sum() <= HALF_SHARE * waits.seconds.sum():
+        return False
+    apart = _measure_apart(breakdown, np.where(inside, 0.0, breakdown.stalls.inside_s))
+    by_worker = inside_s.sum(axis=(1, 2))  # (n_virtual, n_dp)
+    theirs = (by_worker >= LONG_SHARE * by_worker.max())[:, None, None] & np.isfinite(apart)
+    if not (theirs & (inside_s > 0)).any():
+        return False
+    shortest = float(np.quantile(apart[theirs], SHORTEST_SHARE))
+    way = float(np.median(apart[theirs & (inside_s > 0)])) - shortest  # to a typical wait
+    usual, short, held = (float((apart[theirs] < shortest + part * way).mean()) for part in OF_THE_WAY)
+    return usual < HALF_SHARE and short - usual > held - short
 
 
 def _waits_as_computes_pause(breakdown: Breakdown, waits: _Waits) -> bool:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -19,12 +20,14 @@ from diagnose.features.stalls import (
 from diagnose.model.components import Breakdown
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
-from diagnose.model.trace import Evidence, Job
+from diagnose.model.trace import Evidence, Job, Seconds
 from tests.features.hand import N_STEPS, Place, Stall, evidence, stalled
 
 FORWARD, BACKWARD = 0, 1
 #: A job whose recorder writes a row of every collection.
 RECORDED = Job("recorded", 2, 2, 1, 1, 1, 4, records_gc=True)
+#: Twenty draws of a normal distribution, as chance spreads them.
+SPREAD = np.array([NormalDist().inv_cdf((i + 0.5) / 20) for i in range(20)])
 #: What is asked of every kind.
 ASKED = {
     "recorded_share", "backward_share", "stall_ratio", "a_step", "worker_steps_share", "workers_share", "contrast", "before_share",
@@ -169,6 +172,30 @@ def test_waits_as_short_as_computes_vary_are_not_surely_input(length: float, doc
     factor = np.exp(documents * drawn if documents else 0.1 * host)
     parts = dataclasses.replace(parts, compute_s=parts.compute_s * factor)
     assert values(parts, "input")["unseen_doubt"] == doubt
+
+
+@pytest.mark.parametrize(
+    ("lengths", "told", "doubt"),
+    [
+        (np.exp(0.6 * SPREAD), False, ONCE_CHANCE),
+        (np.exp(0.6 * np.abs(SPREAD)), False, ONCE_CHANCE),
+        (np.exp(0.6 * np.abs(SPREAD)), True, 0.0),
+        (np.append(np.ones(12), np.linspace(1.5, 4.0, 8)), False, 0.0),
+        (np.append(np.ones(4), np.linspace(2.5, 4.0, 16)), False, 0.0),
+    ],
+    ids=["both sides", "one side", "rows tell", "most as usual", "most held up for much the same"],
+)
+def test_the_longer_forwards_of_one_spread_are_not_surely_input(lengths: Seconds, *, told: bool, doubt: float) -> None:
+    """Forwards of a busy host are of every length; a loader leaves most as they are, or holds them up for a time of some size."""
+    forwards = [(FORWARD, 0, microbatch, step, 1) for step in range(N_STEPS) for microbatch in range(2)]
+    drawn = dict(zip(forwards, np.random.default_rng(2).permutation(lengths).tolist(), strict=True))
+    waits = of(StallKind.INPUT, {place: length - 1.0 for place, length in drawn.items() if length > 1.4})
+    parts = stalled(waits, recorded=waits if told else ())
+    for place, length in drawn.items():
+        parts.compute_s[place] = length
+    assert values(parts, "input")["unseen_doubt"] == doubt
+    before = stalled(before=waits, recorded=waits if told else ())
+    assert values(before, "input")["unseen_doubt"] == 0.0
 
 
 @pytest.mark.parametrize(
