@@ -19,6 +19,8 @@ from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: Ordinary variation never cost more: jobs on machines with twice as many workers as cores have S up to 1.2.
 MOST_NOISE = 1.0 - 1.0 / 1.25
+#: Collectives that take this part of the step are told of; what they wait for may be missing.
+MUCH_WAITED = 0.1
 #: Of fewer stages each ends the model.
 LEAST_STAGES = 3
 #: Rows of planned work.
@@ -113,10 +115,28 @@ def describe_lone_worker(analysis: Analysis, least: float) -> str:
     )
 
 
+def describe_missing_ranks(analysis: Analysis, least: float) -> str:
+    """Say for how long the recorded ranks of several are in collectives, where they may wait for one that was not recorded."""
+    trace = analysis.trace
+    missing = trace.ranks_told - trace.job.world_size
+    clean = analysis.split_clean() if missing > 0 else None
+    if clean is None or clean.collectives_s < max(MUCH_WAITED, least) * clean.step_s:
+        return ""
+    share = write_percent(clean.collectives_s / clean.step_s)
+    return (
+        f"{missing} of {trace.ranks_told} ranks were not recorded, and the others are in collectives for {share} of the step: "
+        "whether they wait there for one of these nobody can tell"
+    )
+
+
 def describe_rest(analysis: Analysis, least: float) -> str:
-    """Say how much is lost to what has no name: a lone worker; planned work that may be none; ideal times beyond the ordinary."""
-    if unsure := describe_lone_worker(analysis, least) or describe_unproven_plan(analysis, least):
-        return unsure
+    """Say what may be lost, or is, that has no name.
+
+    To ranks that were not recorded; a lone worker; planned work that may be none; ideal times beyond the ordinary.
+    """
+    for describe in (describe_missing_ranks, describe_lone_worker, describe_unproven_plan):
+        if unsure := describe(analysis, least):
+            return unsure
     if (longer := _measure_longest(analysis)) >= max(MOST_NOISE, least):
         return f"steps longer than usual cost {write_percent(longer)}, and nothing that was looked for accounts for it"
     waste = _measure_waste(analysis)

@@ -580,6 +580,28 @@ def test_forwards_that_stand_still_are_not_late(inside_s: float, which: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("ranks", "collectives_s", "least", "unsure"),
+    [
+        (17, 0.101, LEAST, True),
+        (17, 0.099, LEAST, False),
+        (16, 0.9, LEAST, False),
+        (0, 0.9, LEAST, False),
+        (17, 0.2, 0.3, False),
+    ],
+    ids=["missing", "hardly waits", "all there", "nobody says", "not worth it"],
+)
+def test_ranks_that_are_not_there_may_be_waited_for(
+    ranks: int, collectives_s: float, least: float, *, unsure: bool
+) -> None:
+    """Where the others spend a tenth of a step and more in collectives nobody can say that the job is healthy."""
+    base = job("healthy")
+    trace = dataclasses.replace(base.trace, ranks_told=ranks)
+    clean = SimpleNamespace(collectives_s=collectives_s, step_s=1.0)
+    found = describe_rest(dataclasses.replace(base, trace=trace, split_clean=lambda: clean), least)
+    assert found.startswith("1 of 17 ranks were not recorded, and ") == unsure
+
+
+@pytest.mark.parametrize(
     ("slowdown", "rest", "noise"),
     [(1.0995, False, False), (1.1005, False, True), (1.2495, False, True), (1.2505, True, True), (0.9, False, False)],
 )

@@ -412,14 +412,14 @@ def _describe(parts: Sequence[Rank], layout: Layout) -> dict[str, Any]:
     }
     if layout.n_chunks > 1:
         job["vpp_size"] = layout.n_chunks
+    if (world := max(part.world or 1 for part in parts)) > len(parts):
+        job["world_size"] = world
     if all(part.has_gpu is not None for part in parts):
         job["has_cuda"] = any(part.has_gpu for part in parts)
     if (ep_size := _count_sharing(parts, layout)) and job["dp_size"] % ep_size == 0:
         job["ep_size"] = ep_size
     copied_us = [part.longest_to_host_us for part in parts]
-    if max((part.world or 1) for part in parts) <= len(parts) and all(
-        us is not None and us < SAVED_US for us in copied_us
-    ):
+    if world <= len(parts) and all(us is not None and us < SAVED_US for us in copied_us):
         job["saves"] = False
     gpu = next((part.gpu_type for part in parts if part.gpu_type), None)
     if gpu:
