@@ -30,7 +30,7 @@ OF_MICROBATCH = 0.5
 #: Workers with fewer stalls than this part of the most have some by chance.
 MUCH_SHARE = 0.25
 #: Where computes without stalls are so many times as far apart as those of others they are longer by any part. From this quantile
-#: on to their median: of 35 allocators, real, simulated and a stranger's, at most 1.3 times in both directions, jitter 1.9 and more.
+#: on to their median: of 35 allocators, real, simulated and others, at most 1.3 times in both directions, jitter 1.9 and more.
 WIDE_RATIO, LOW_QUANTILE = 1.6, 0.1
 
 
