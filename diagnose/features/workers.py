@@ -185,6 +185,7 @@ def _measure_jitter(breakdown: Breakdown) -> dict[str, float]:
         "slow_steps_share": float(in_step.mean()),
         "slow_share": float(is_slow.mean()),
         "pause_doubt": 0.0 if is_machine else PAUSE_CHANCE,
+        "stage_doubt": STAGE_CHANCE if len(is_slow) > 1 and is_slow.all(axis=1).any() else 0.0,
     }
 
 

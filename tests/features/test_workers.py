@@ -56,6 +56,19 @@ def test_who_is_slow_now_and_then_is_measured(places: int) -> None:
     assert told == (pytest.approx([1.25, 1.25, 1.25, 0.5, 0.25]) if places == 2 else [1.0, 1.0, 1.0, 0.0, 0.0])
 
 
+@pytest.mark.parametrize(("ranks", "doubt"), [((0, 1), STAGE_CHANCE), ((0,), 0.0)])
+def test_a_whole_stage_that_is_slow_now_and_then_may_have_uneven_work(ranks: tuple[int, ...], doubt: float) -> None:
+    """Half of the computes take 1.5 times as long, on all ranks of a stage, or on one."""
+    halves = {
+        (way, 1, mb, step, dp): (0.5 * (1 + way), StallKind.WORKER)
+        for way in (0, 1)
+        for mb in (0, 1)
+        for step in range(0, N_STEPS, 2)
+        for dp in ranks
+    }
+    assert measure_workers(stalled(halves), what_if())["worker.stage_doubt"].value == doubt
+
+
 def test_who_is_slow_in_backwards_now_and_then_is_measured() -> None:
     """A cap of power slows backwards more than forwards, which may stay among the ordinary ones."""
     halves = {(1, 1, mb, step, 0): (1.0, StallKind.WORKER) for mb in range(2) for step in range(0, N_STEPS, 2)}

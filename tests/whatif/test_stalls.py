@@ -56,10 +56,14 @@ def judged(
     reads_input: bool | None = None,
     late: tuple[np.ndarray, np.ndarray] | None = None,
     receiving: np.ndarray | None = None,
+    spread: np.ndarray | float = 1.0,
 ) -> Stalls:
-    """Attribute hand-made stalls, without any evidence row; a stage has one chunk unless `n_stages` says otherwise."""
-    work_s = np.ones(inside_s.shape)
-    work_s[BACKWARD] = 2.0
+    """Attribute hand-made stalls, without any evidence row; a stage has one chunk unless `n_stages` says otherwise.
+
+    `spread` is by how many times computes take longer than usual besides.
+    """
+    work_s = np.ones(inside_s.shape) * spread
+    work_s[BACKWARD] *= 2.0
     n_virtual, n_steps, n_dp = inside_s.shape[1], inside_s.shape[3], inside_s.shape[4]
     return attribute_stalls(
         [],
@@ -309,6 +313,20 @@ def test_who_takes_a_part_longer_now_and_then_is_slow(seed: int, of_backward: fl
     inside_s = at_random(marked((FORWARD, BACKWARD), 0, dp=dp), 0.4, seed)
     inside_s[BACKWARD] *= of_backward
     assert share_of(judged(inside_s), kind) > 0.9
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("is_unsteady", "kind"), [(True, StallKind.WORKER), (False, StallKind.ALLOCATION)])
+def test_an_allocator_leaves_most_computes_of_a_stage_as_they_were(
+    seed: int, kind: StallKind, *, is_unsteady: bool
+) -> None:
+    """Where all machines of a stage are unsteady the computes that do not stand out are longer by some part, too."""
+    rng = np.random.default_rng(seed)
+    part = np.where(marked((FORWARD, BACKWARD), 1), rng.exponential(0.1, nothing().shape), 0.0)
+    spread = rng.normal(1.0, 0.01, part.shape) + np.where(part > 0.2, 0.0, part) * is_unsteady
+    inside_s = np.where(part > 0.2, part, 0.0)
+    inside_s[BACKWARD] *= 2.0
+    assert share_of(judged(inside_s, spread=spread), kind) > 0.8
 
 
 @pytest.mark.parametrize("seed", SEEDS)

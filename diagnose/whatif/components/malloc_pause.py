@@ -12,6 +12,7 @@ from diagnose.numerics.chance import (
     weigh_part_against_length,
     weigh_time_against_count,
 )
+from diagnose.numerics.robust import nan_median, nan_quantile
 from diagnose.whatif.components.attribution import CHANCE, LIKE_RATIO, TINY_S, LongStalls, rate
 from diagnose.whatif.components.component import Component, Part
 
@@ -28,6 +29,9 @@ FORWARD_RATIO = 3.0
 OF_MICROBATCH = 0.5
 #: Workers with fewer stalls than this part of the most have some by chance.
 MUCH_SHARE = 0.25
+#: Where computes without stalls are so many times as far apart as those of others they are longer by any part. From this quantile
+#: on to their median: of 35 allocators, real, simulated and others, at most 1.3 times in both directions, jitter 1.9 and more.
+WIDE_RATIO, LOW_QUANTILE = 1.6, 0.1
 
 
 def attribute_to_allocator(found: LongStalls) -> None:
@@ -83,10 +87,13 @@ def attribute_to_allocator(found: LongStalls) -> None:
     is_slow = odds - against_chance > -np.log(CHANCE)
     # Memory fills up on the first stages, and ever more; else it is the machine, unless rows tell of the allocator, or more workers
     # lie on so few stages than chance puts there.
-    is_told = bool(np.any(found.stalls.told_of(StallKind.ALLOCATION))) or against_chance > -np.log(CHANCE)
+    has_rows = bool(np.any(found.stalls.told_of(StallKind.ALLOCATION)))
+    is_told = has_rows or against_chance > -np.log(CHANCE)
     is_slow |= bool(most[1:].any()) and not is_told and not _grow(stalled.sum(axis=(1, 3)), exists.sum(axis=(1, 3)))
     is_slow &= not most.all(axis=1).any()
     # What stops processes by the clock, as a quota of their host, asks for no stages; each time it takes as long.
+    # Nor does memory make the other computes of a stage longer by any part: there all of its machines are unsteady.
+    is_slow |= odds > np.log(CHANCE) and not has_rows and _spread_widely(found, most)
     if odds < 0 and not is_told:
         is_slow |= _come_by_the_clock(found, np.tile(most, (n_chunks, 1))) > -np.log(CHANCE)
     found.assign(at, StallKind.WORKER if is_slow else StallKind.ALLOCATION)
@@ -197,6 +204,22 @@ def _come_by_the_clock(found: LongStalls, theirs: Bools) -> float:
     known = ((stalls.inside > 0) & (stalls.inside_s > 0)) | ((stalls.before > 0) & (stalls.before_s > 0))
     stopped_s = np.where(found.long, stalls.inside_s + stalls.before_s, 0.0)
     return weigh_time_against_count(at & ~known, stopped_s, np.nan_to_num(found.work_s))
+
+
+def _spread_widely(found: LongStalls, most: Bools) -> bool:
+    """Say whether computes of workers with stalls are longer by any part, up to a stall's: an allocator leaves most as they were.
+
+    In both directions those that do not stall are, below the usual of them, far further apart than on the other workers; `most` has
+    shape (n_stages, n_dp).
+    """
+    if most.all():
+        return False
+    # Of weight gradients their input's tell.
+    quiet = np.log(np.where(found.share > 0, np.nan, np.maximum(found.work_s, TINY_S))[:2])
+    below = nan_median(quiet, axis=(2, 3)) - nan_quantile(quiet, LOW_QUANTILE, axis=(2, 3))
+    below = below.reshape(2, -1, *most.shape)  # direction, chunk, stage, dp
+    here, elsewhere = (nan_median(below[:, :, mask], axis=(1, 2)) for mask in (most, ~most))
+    return bool((here > WIDE_RATIO * elsewhere).all())
 
 
 def _choose_stages(most: Bools) -> float:
