@@ -178,6 +178,17 @@ def test_collections_of_python_are_evidence_and_tiny_ones_are_counted(tmp_path: 
     assert [(entry.what, entry.n) for entry in recording.dropped] == [("collections of Python", 1)]
 
 
+def test_saves_are_evidence_whoever_names_them(tmp_path: Path) -> None:
+    """A function of torch in one of the trainer's is one save; an annotation is another, and recomputed activations are none."""
+    trace = data_parallel_rank()
+    trace.span("python_function", "trainer.py(7): save_checkpoint", 4000.0, 3000.0)
+    trace.span("python_function", "torch/serialization.py(944): save", 5000.0, 1000.0)
+    trace.span("python_function", "torch/utils/checkpoint.py(9): checkpoint", 1000.0, 1000.0)
+    trace.span("user_annotation", "Save checkpoint", 8000.0, 1000.0)
+    recording = read(trace.write(tmp_path / "rank0.json", **distributed(0, 1)))
+    assert [round(end - start, 3) for start, end in rows_of(recording, Op.CHECKPOINT)] == [3.0, 1.0]
+
+
 def test_bases_of_ranks_are_taken_from_each_other_exactly(tmp_path: Path) -> None:
     """Two ranks whose bases, in nanoseconds since 1970, differ by 250 keep those 250 ns."""
     base = 1_790_857_026_000_000_000

@@ -52,6 +52,11 @@ _TAG = re.compile(r"([a-z_]+)=(-?\d+)")
 _PHASE = re.compile(r"[#\s]*(?P<phase>forward|backward)[#\s]*", re.IGNORECASE)
 #: What the loaders of PyTorch, and of trainers that wrap them, call their waits for a batch.
 _FETCH = re.compile(r"enumerate\(Data.*|(?:.*DataLoaderIter\.)?__next__|.*dataloader_next", re.DOTALL)
+#: What training loops call their saves; and functions of Python that save, with the files and lines that they begin at.
+_SAVE = re.compile(r"save[ _-]?checkpoint|checkpoint[ _-]?sav(?:e|ing)", re.IGNORECASE)
+_SAVER = re.compile(
+    r"(?:.*/)?torch/(?:serialization|distributed/checkpoint/state_dict_saver)\.py\(\d+\): save|.*\(\d+\): _?save_checkpoint"
+)
 _STEP = re.compile(r"ProfilerStep#(\d{1,15})\*?")
 
 
@@ -72,6 +77,15 @@ def is_fetch(name: str) -> bool:
     (True, True, False)
     """
     return _FETCH.fullmatch(name) is not None
+
+
+def is_save(name: str) -> bool:
+    """Say whether an annotation, or a function of Python, saves a checkpoint.
+
+    >>> is_save("save_checkpoint"), is_save("torch/serialization.py(944): save"), is_save("torch/utils/checkpoint.py(3): forward")
+    (True, True, False)
+    """
+    return bool(_SAVE.fullmatch(name) or _SAVER.fullmatch(name))
 
 
 def parse_annotation(name: str) -> tuple[NamedOperation, ...]:

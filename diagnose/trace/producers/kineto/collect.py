@@ -15,7 +15,7 @@ import numpy as np
 
 from diagnose.model.columns import ColumnTable
 from diagnose.model.trace import Ints, Seconds
-from diagnose.trace.producers.kineto.annotations import is_fetch, parse_annotation, parse_step
+from diagnose.trace.producers.kineto.annotations import is_fetch, is_save, parse_annotation, parse_step
 from diagnose.trace.producers.kineto.events import Args, Event, Stream, read_events
 
 #: Names of events that are remembered, so that each is understood once.
@@ -43,6 +43,7 @@ class Kind(enum.IntEnum):
     GPU_ANNOTATION = 10
     SYNCHRONISATION = 11
     MODULE = 12
+    SAVE = 13
 
 
 _ANNOTATIONS = {"user_annotation"}
@@ -158,6 +159,7 @@ class Collected:
     launches: Spans
     allocations: Spans
     collections: Spans
+    saves: Spans
     communication: Spans  # kernels of the communication library, as `kernels`
     synchronisations: Spans
     modules: Spans
@@ -244,6 +246,8 @@ class Collector:
     def _classify(category: str, name: str) -> Kind:  # noqa: PLR0911 - one line a kind of event
         """Say what kind of event goes by a name."""
         category = category.lower()
+        if category in (*_ANNOTATIONS, "python_function") and is_save(name):
+            return Kind.SAVE
         if category in _ANNOTATIONS:
             return Kind.EXCHANGE if _is_work(name) else Kind.ANNOTATION
         if category in _OPERATORS:
@@ -312,6 +316,7 @@ class Collector:
             launches=spans[Kind.LAUNCH],
             allocations=spans[Kind.ALLOCATION],
             collections=spans[Kind.COLLECTION],
+            saves=spans[Kind.SAVE],
             communication=spans[Kind.COMMUNICATION],
             synchronisations=spans[Kind.SYNCHRONISATION],
             modules=spans[Kind.MODULE],

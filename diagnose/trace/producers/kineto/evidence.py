@@ -1,4 +1,4 @@
-"""What explains the operations of one rank: calls of the allocator, collections of Python, waits for input.
+"""What explains the operations of one rank: calls of the allocator, collections of Python, saves, waits for input.
 
 Enters: what was collected of one file, and its operations. Leaves: rows of evidence, added to the operations.
 """
@@ -24,7 +24,7 @@ N_BEFORE_WAIT = 8
 def add_evidence(
     found: Collected, gpu: GpuTime, input_waits: Sequence[tuple[float, float]], made: OperationList
 ) -> None:
-    """Add what explains operations: allocator calls, collections, and the waits for input that are given."""
+    """Add what explains operations: allocator calls, collections, saves, and the waits for input that are given."""
     by_start = sorted((o for o in made.listed if o.op not in EVIDENCE), key=lambda o: o.asked)
     asked = np.array([o.asked for o in by_start])
     for start, end in found.allocations.ranges():
@@ -34,6 +34,9 @@ def add_evidence(
             made.dropped["collections of Python", f"each took less than {LEAST_COLLECTION_US:.0f} us"] += 1
         else:
             _explain(made, Op.GC, start, end, by_start, asked)
+    # A trainer's save calls that of torch.
+    for start, end in zip(*(of.tolist() for of in merge(found.saves.start, found.saves.end)), strict=True):
+        made.add(Op.CHECKPOINT, start, end)
     for start, end in input_waits:
         _add_wait_for_input(made, gpu, (start, end), by_start, asked)
 
