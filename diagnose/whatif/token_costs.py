@@ -76,20 +76,34 @@ def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> TokenCost
 
 
 def _fit_microbatches(columns: Seconds, cost: Seconds, there: Bools) -> Seconds | None:
-    """Say how long microbatches are by what those of one worker and step, or worker, differ by; None where it predicts nothing."""
-    over, least = (0, LEAST_EXPLAINED) if len(cost) >= MIN_OF_STEP else (1, LEAST_OF_STEPS)
+    """Say how long microbatches are by what those of one worker and step, or worker, differ by; None where it predicts nothing.
+
+    Where those of one worker and step are alike, by what these have in common and those of other workers in that step have not.
+    """
     x = np.stack([column / column[there].mean() - 1.0 for column in columns])
-    within, y = _within(x, there, over), _within(cost[None], there, over)[0]
+    if len(cost) >= MIN_OF_STEP:
+        price = _find_price(_within(x, there, 0), _within(cost[None], there, 0)[0], there, LEAST_EXPLAINED)
+        if price is None:
+            *of_columns, of_rank = (_mean_of_rank(values, there) for values in (*x, cost))
+            known = there.any(axis=0, keepdims=True)
+            *of_columns, of_rank = _within(_within(np.stack([*of_columns, of_rank]), known, 2), known, 1)
+            price = _find_price(np.stack(of_columns), of_rank, known, LEAST_OF_STEPS)
+    else:
+        price = _find_price(_within(x, there, 1), _within(cost[None], there, 1)[0], there, LEAST_OF_STEPS)
+    if price is None:
+        return None
+    return np.asarray(np.maximum(1.0 + np.tensordot(price, np.where(there, x, 0.0), 1), TINY_RATIO))
+
+
+def _find_price(x: Seconds, y: Seconds, there: Bools, least: float) -> Seconds | None:
+    """Say what each column costs, shape (n_columns,); None where it predicts less than `least` of steps it was not fitted to."""
     width = CLIP_DEVIATIONS * robust_deviation(y[there])
     even, odd = slice(0, None, 2), slice(1, None, 2)
     missed = 0.0
     for fitted, seen in ((even, odd), (odd, even)):
-        price = _fit_work(within[:, :, fitted], y[:, fitted], there[:, fitted])
-        missed += _measure_loss(y[:, seen] - np.tensordot(price, within[:, :, seen], 1), width)
-    if missed > (1.0 - least) * _measure_loss(y, width):
-        return None
-    ratio = 1.0 + np.tensordot(_fit_work(within, y, there), np.where(there, x, 0.0), 1)
-    return np.asarray(np.maximum(ratio, TINY_RATIO))
+        price = _fit_work(x[:, :, fitted], y[:, fitted], there[:, fitted])
+        missed += _measure_loss(y[:, seen] - np.tensordot(price, x[:, :, seen], 1), width)
+    return None if missed > (1.0 - least) * _measure_loss(y, width) else _fit_work(x, y, there)
 
 
 def _fit_ranks(columns: Seconds, work_s: Seconds, machine: Seconds) -> Seconds | None:
@@ -144,8 +158,14 @@ def _gather(observed: Sequence[Observed], shape: tuple[int, ...]) -> Seconds:
     return found[differ]
 
 
+def _mean_of_rank(values: Seconds, there: Bools) -> Seconds:
+    """Take the mean of the microbatches of each rank and step, shape (1, n_steps, n_dp)."""
+    n_there = np.maximum(there.sum(axis=0, keepdims=True), 1)
+    return np.asarray(np.where(there, values, 0.0).sum(axis=0, keepdims=True) / n_there)
+
+
 def _within(values: Seconds, there: Bools, over: int) -> Seconds:
-    """Take off what is shared over microbatches, 0, or steps, 1: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
+    """Take off what is shared over microbatches, 0, steps, 1, or ranks, 2: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
     n_there = np.maximum(there.sum(axis=over, keepdims=True), 1)
     mean = np.where(there, values, 0.0).sum(axis=1 + over, keepdims=True) / n_there
     return np.where(there, values - mean, 0.0)
