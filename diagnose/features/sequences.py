@@ -9,6 +9,7 @@ from diagnose.model.trace import Ints, Seconds, Trace
 from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import nan_median, robust_deviation
 from diagnose.numerics.turns import do_turn_round
+from diagnose.whatif.components.step import find_slow_steps
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -174,27 +175,32 @@ def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
 
 
 def _explain_steps(breakdown: Breakdown, trace: Trace) -> Feature:
-    """Say which part of what slow steps take longer is the work of their documents, by the fit of tokens."""
+    """Say which part of what slow steps take longer is the work of their documents, by the fit of tokens.
+
+    The work of a step is that of the ranks that say how long it is.
+    """
     found = _fit(breakdown, trace)
     if isinstance(found, Feature):
         return found
     _, fitted, at = found
-    n_steps = len(breakdown.steps)
-    counts = np.bincount(at, minlength=n_steps)
-    work_s = np.bincount(at, fitted, n_steps)[counts > 0] / counts[counts > 0]
-    ratio = breakdown.step_ratio[0, counts > 0]
+    shape = breakdown.microbatch_ratio.shape[2:]  # (n_steps, n_dp)
+    counts = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
+    known = counts.any(axis=1)
+    work_s = np.bincount(at, fitted, counts.size).reshape(shape)[known]
+    work_s = np.divide(work_s, counts[known], out=np.full_like(work_s, np.nan), where=counts[known] > 0)
+    ratio = breakdown.step_ratio[0, known]
     excess = np.maximum(ratio - 1.0, 0.0)
     if not excess.any():
         return Feature.missing("no step is slow as a whole")
     # Usual work is that of the steps that are as long as usual: where steps grow that is no median.
     off = np.abs(ratio - 1.0)
-    usual_s = np.median(work_s[off <= max(AS_USUAL, float(off.min()))])
-    more = np.clip(work_s / usual_s - 1.0, 0.0, excess)
+    of_step = find_slow_steps(work_s[None, None], off <= max(AS_USUAL, float(off.min())))[0]
+    more = np.clip(of_step - 1.0, 0.0, excess)
     return Feature(float(more.sum() / excess.sum()))
 
 
 def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds, Ints]:
-    """Give seconds of the first stage's forwards, those that tokens say, and the index of each one's step; else what is missing."""
+    """Give seconds of the first stage's forwards, those that tokens say, and each one's step and rank in one index; else what is missing."""
     rows = []
     at = {int(step): i for i, step in enumerate(breakdown.steps)}
     for block in trace.blocks:
@@ -205,7 +211,10 @@ def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds
         first = (block.nodes.op == Op.FORWARD) & (block.nodes.stage == 0) & (block.nodes.chunk <= 0)
         for node in np.flatnonzero(first).tolist():
             seconds = breakdown.alike_s[0, 0, int(block.nodes.microbatch[node])][places]
-            columns = [np.broadcast_to(np.array(places)[:, None], seconds.shape), np.ones_like(seconds)]
+            columns = [
+                np.array(places)[:, None] * seconds.shape[1] + np.arange(seconds.shape[1]),
+                np.ones_like(seconds),
+            ]
             columns += [c[node][kept] for c in (block.tokens, block.tokens_sq) if c is not None]
             rows.append(np.stack([*columns, seconds], axis=-1).reshape(-1, len(columns) + 1))
     table = np.concatenate(rows) if rows else np.zeros((0, 3))

@@ -165,7 +165,7 @@ def _mean_of_rank(values: Seconds, there: Bools) -> Seconds:
 
 
 def _within(values: Seconds, there: Bools, over: int) -> Seconds:
-    """Take off what is shared over microbatches, 0, steps, 1, or ranks, 2: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
+    """Take off what microbatches, 0, steps, 1, or ranks, 2, share: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
     n_there = np.maximum(there.sum(axis=over, keepdims=True), 1)
     mean = np.where(there, values, 0.0).sum(axis=1 + over, keepdims=True) / n_there
     return np.where(there, values - mean, 0.0)
