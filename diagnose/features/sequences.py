@@ -5,11 +5,11 @@ import numpy as np
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
-from diagnose.model.trace import Ints, Seconds, Trace
+from diagnose.model.trace import Seconds, Trace
 from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import nan_median, robust_deviation
+from diagnose.numerics.slow_steps import find_slow_steps
 from diagnose.numerics.turns import do_turn_round
-from diagnose.whatif.components.step import find_slow_steps
 
 #: Each feature: what its values read as, and when it misleads.
 READS_AS = {
@@ -165,7 +165,7 @@ def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
     found = _fit(breakdown, trace)
     if isinstance(found, Feature):
         return found
-    seconds, fitted, _ = found
+    seconds, fitted = (values[np.isfinite(values)] for values in found)
     total = float(np.var(seconds))
     return (
         Feature(max(0.0, 1.0 - float(np.mean((seconds - fitted) ** 2)) / total))
@@ -182,39 +182,39 @@ def _explain_steps(breakdown: Breakdown, trace: Trace) -> Feature:
     found = _fit(breakdown, trace)
     if isinstance(found, Feature):
         return found
-    _, fitted, at = found
-    shape = breakdown.microbatch_ratio.shape[2:]  # (n_steps, n_dp)
-    counts = np.bincount(at, minlength=shape[0] * shape[1]).reshape(shape)
-    known = counts.any(axis=1)
-    work_s = np.bincount(at, fitted, counts.size).reshape(shape)[known]
-    work_s = np.divide(work_s, counts[known], out=np.full_like(work_s, np.nan), where=counts[known] > 0)
+    work_s = found[1]
+    known = np.isfinite(work_s).any(axis=(0, 2))
     ratio = breakdown.step_ratio[0, known]
     excess = np.maximum(ratio - 1.0, 0.0)
     if not excess.any():
         return Feature.missing("no step is slow as a whole")
     # Usual work is that of the steps that are as long as usual: where steps grow that is no median.
     off = np.abs(ratio - 1.0)
-    of_step = find_slow_steps(work_s[None, None], off <= max(AS_USUAL, float(off.min())))[0]
+    of_ranks = nan_median(work_s[:, known], axis=0)
+    of_step = find_slow_steps(of_ranks[None, None], off <= max(AS_USUAL, float(off.min())))[0]
     more = np.clip(of_step - 1.0, 0.0, excess)
     return Feature(float(more.sum() / excess.sum()))
 
 
-def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds, Ints]:
-    """Give seconds of the first stage's forwards, those that tokens say, and each one's step and rank in one index; else what is missing."""
+def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds]:
+    """Give seconds of the first stage's forwards and those that tokens say, NaN where unknown; else what is missing.
+
+    Both have the shape (n_microbatches, n_steps, n_dp).
+    """
     rows = []
     at = {int(step): i for i, step in enumerate(breakdown.steps)}
+    forward_s = breakdown.alike_s[0, 0]
+    places = np.arange(forward_s.size).reshape(forward_s.shape)
     for block in trace.blocks:
         if block.tokens is None and block.tokens_sq is None:
             return Feature.missing("the trace has no columns tokens and tokens_sq")
         kept = [i for i, step in enumerate(block.steps.tolist()) if step in at]
-        places = [at[int(step)] for step in block.steps[kept]]
+        steps = [at[int(step)] for step in block.steps[kept]]
         first = (block.nodes.op == Op.FORWARD) & (block.nodes.stage == 0) & (block.nodes.chunk <= 0)
         for node in np.flatnonzero(first).tolist():
-            seconds = breakdown.alike_s[0, 0, int(block.nodes.microbatch[node])][places]
-            columns = [
-                np.array(places)[:, None] * seconds.shape[1] + np.arange(seconds.shape[1]),
-                np.ones_like(seconds),
-            ]
+            microbatch = int(block.nodes.microbatch[node])
+            seconds = forward_s[microbatch][steps]
+            columns = [places[microbatch][steps], np.ones_like(seconds)]
             columns += [c[node][kept] for c in (block.tokens, block.tokens_sq) if c is not None]
             rows.append(np.stack([*columns, seconds], axis=-1).reshape(-1, len(columns) + 1))
     table = np.concatenate(rows) if rows else np.zeros((0, 3))
@@ -223,5 +223,7 @@ def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds
     if len(table) < MIN_MICROBATCHES or not varies.any():
         return Feature.missing("tokens are the same in all microbatches, or recorded in too few")
     inputs = np.column_stack([table[:, 1], table[:, 2:-1][:, varies] / table[:, 2:-1][:, varies].max(axis=0)])
-    seconds = table[:, -1]
-    return seconds, inputs @ np.linalg.lstsq(inputs, seconds, rcond=None)[0], table[:, 0].astype(np.int64)
+    found = np.full((2, forward_s.size), np.nan)
+    found[:, table[:, 0].astype(np.int64)] = table[:, -1], inputs @ np.linalg.lstsq(inputs, table[:, -1], rcond=None)[0]
+    seconds, fitted = found.reshape(2, *forward_s.shape)
+    return seconds, fitted

@@ -78,18 +78,20 @@ def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> TokenCost
 def _fit_microbatches(columns: Seconds, cost: Seconds, there: Bools) -> Seconds | None:
     """Say how long microbatches are by what those of one worker and step, or worker, differ by; None where it predicts nothing.
 
-    Where those of one worker and step are alike, by what these have in common and those of other workers in that step have not.
+    Where those of one worker and step are alike, as where a batch is padded to its longest document, by what the workers of a step
+    differ by that do not always differ so.
     """
     x = np.stack([column / column[there].mean() - 1.0 for column in columns])
-    if len(cost) >= MIN_OF_STEP:
-        price = _find_price(_within(x, there, 0), _within(cost[None], there, 0)[0], there, LEAST_EXPLAINED)
-        if price is None:
-            *of_columns, of_rank = (_mean_of_rank(values, there) for values in (*x, cost))
-            known = there.any(axis=0, keepdims=True)
-            *of_columns, of_rank = _within(_within(np.stack([*of_columns, of_rank]), known, 2), known, 1)
-            price = _find_price(np.stack(of_columns), of_rank, known, LEAST_OF_STEPS)
-    else:
+    if len(cost) < MIN_OF_STEP:
         price = _find_price(_within(x, there, 1), _within(cost[None], there, 1)[0], there, LEAST_OF_STEPS)
+    else:
+        within = _within(x, there, 0)
+        price = _find_price(within, _within(cost[None], there, 0)[0], there, LEAST_EXPLAINED)
+        of_rank = _between(np.stack([*x, cost]), there)
+        # Documents that are drawn one by one make microbatches of a worker differ at least as much as workers.
+        if price is None and (within**2).sum() < len(cost) * (of_rank[:-1] ** 2).sum():
+            known = np.asarray(there.any(axis=0, keepdims=True))
+            price = _find_price(of_rank[:-1], of_rank[-1], known, LEAST_OF_STEPS)
     if price is None:
         return None
     return np.asarray(np.maximum(1.0 + np.tensordot(price, np.where(there, x, 0.0), 1), TINY_RATIO))
@@ -158,10 +160,12 @@ def _gather(observed: Sequence[Observed], shape: tuple[int, ...]) -> Seconds:
     return found[differ]
 
 
-def _mean_of_rank(values: Seconds, there: Bools) -> Seconds:
-    """Take the mean of the microbatches of each rank and step, shape (1, n_steps, n_dp)."""
+def _between(values: Seconds, there: Bools) -> Seconds:
+    """Say by how much each worker has more in a step than others have in it and itself in others: (n, 1, n_steps, n_dp)."""
     n_there = np.maximum(there.sum(axis=0, keepdims=True), 1)
-    return np.asarray(np.where(there, values, 0.0).sum(axis=0, keepdims=True) / n_there)
+    of_rank = np.where(there, values, 0.0).sum(axis=1, keepdims=True) / n_there
+    known = np.asarray(there.any(axis=0, keepdims=True))
+    return _within(_within(of_rank, known, 2), known, 1)
 
 
 def _within(values: Seconds, there: Bools, over: int) -> Seconds:
