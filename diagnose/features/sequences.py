@@ -175,25 +175,32 @@ def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
 
 
 def _explain_steps(breakdown: Breakdown, trace: Trace) -> Feature:
-    """Say which part of what slow steps take longer is the work of their documents, by the fit of tokens.
-
-    The work of a step is that of the ranks that say how long it is.
-    """
+    """Say which part of what slow steps take longer is the work of their documents, by the fit of tokens."""
     found = _fit(breakdown, trace)
     if isinstance(found, Feature):
         return found
-    work_s = found[1]
-    known = np.isfinite(work_s).any(axis=(0, 2))
-    ratio = breakdown.step_ratio[0, known]
+    known = np.isfinite(found[1]).any(axis=(0, 2))
+    told = _share_told(found[1][:, known], breakdown.step_ratio[0, known])
+    return Feature.missing("no step is slow as a whole") if told is None else Feature(told)
+
+
+def _share_told(work_s: Seconds, ratio: Seconds) -> float | None:
+    """Say which part of what slow steps take longer is the work of the ranks that say how long a step is; None where none is slow.
+
+    Parameters
+    ----------
+    work_s : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
+    ratio : ndarray of float64, shape (n_steps,)
+        How long each step is against the usual one.
+    """
     excess = np.maximum(ratio - 1.0, 0.0)
     if not excess.any():
-        return Feature.missing("no step is slow as a whole")
+        return None
     # Usual work is that of the steps that are as long as usual: where steps grow that is no median.
     off = np.abs(ratio - 1.0)
-    of_ranks = nan_median(work_s[:, known], axis=0)
-    of_step = find_slow_steps(of_ranks[None, None], off <= max(AS_USUAL, float(off.min())))[0]
-    more = np.clip(of_step - 1.0, 0.0, excess)
-    return Feature(float(more.sum() / excess.sum()))
+    of_ranks_s = nan_median(work_s, axis=0)
+    of_step = find_slow_steps(of_ranks_s[None, None], off <= max(AS_USUAL, float(off.min())))[0]
+    return float(np.clip(of_step - 1.0, 0.0, excess).sum() / excess.sum())
 
 
 def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds]:

@@ -105,7 +105,7 @@ def _find_price(x: Seconds, y: Seconds, there: Bools, least: float) -> Seconds |
     for fitted, seen in ((even, odd), (odd, even)):
         price = _fit_work(x[:, :, fitted], y[:, fitted], there[:, fitted])
         missed += _measure_loss(y[:, seen] - np.tensordot(price, x[:, :, seen], 1), width)
-    return None if missed > (1.0 - least) * _measure_loss(y, width) else _fit_work(x, y, there)
+    return None if missed >= (1.0 - least) * _measure_loss(y, width) else _fit_work(x, y, there)
 
 
 def _fit_ranks(columns: Seconds, work_s: Seconds, machine: Seconds) -> Seconds | None:
