@@ -185,22 +185,24 @@ def _explain_steps(breakdown: Breakdown, trace: Trace) -> Feature:
 
 
 def _share_told(work_s: Seconds, ratio: Seconds) -> float | None:
-    """Say which part of what slow steps take longer is the work of the ranks that say how long a step is; None where none is slow.
+    """Say which part of what slow steps take longer is more work, of all ranks or of those that say how long it is.
 
     Parameters
     ----------
     work_s : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
     ratio : ndarray of float64, shape (n_steps,)
-        How long each step is against the usual one.
+        How long each step is against the usual one; None comes back where none is slow.
     """
     excess = np.maximum(ratio - 1.0, 0.0)
     if not excess.any():
         return None
     # Usual work is that of the steps that are as long as usual: where steps grow that is no median.
     off = np.abs(ratio - 1.0)
-    of_ranks_s = nan_median(work_s, axis=0)
-    of_step = find_slow_steps(of_ranks_s[None, None], off <= max(AS_USUAL, float(off.min())))[0]
-    return float(np.clip(of_step - 1.0, 0.0, excess).sum() / excess.sum())
+    usual = off <= max(AS_USUAL, float(off.min()))
+    of_all_s = np.nanmean(work_s, axis=(0, 2))
+    of_ranks = find_slow_steps(nan_median(work_s, axis=0)[None, None], usual)[0]
+    told = (np.clip(of - 1.0, 0.0, excess).sum() for of in (of_all_s / np.median(of_all_s[usual]), of_ranks))
+    return float(max(told) / excess.sum())
 
 
 def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds]:

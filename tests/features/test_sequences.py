@@ -83,15 +83,16 @@ def test_steps_that_grow_with_their_tokens_are_more_work() -> None:
     assert job.diagnosis.budget is not None and job.diagnosis.budget.lost["unexplained"] < 0.03
 
 
-def test_a_step_has_the_work_of_the_ranks_that_say_how_long_it_is() -> None:
-    """One in three says it, of their usual microbatch: a few long ones, or the other ranks, have no part in either."""
-    shape = (4, 6, 4)  # (n_microbatches, n_steps, n_dp)
-    fitted_s = np.ones(shape)
-    fitted_s[:, 1], fitted_s[:, 2, :1], fitted_s[0, 3] = 1.5, 5.0, 5.0
-    fitted_s[:, 4, 1:] = 1.5
-    for step, told in ((1, 1.0), (2, 0.0), (3, 0.0), (4, 1.0)):
-        assert _share_told(fitted_s, np.where(np.arange(6) == step, 1.5, 1.0)) == pytest.approx(told)
-    assert _share_told(fitted_s, np.ones(6)) is None
+def test_a_step_has_the_work_of_all_or_of_the_ranks_that_say_how_long_it_is() -> None:
+    """One rank in three says it, by its usual microbatch: where the others have less, or its next ones, the mean is no measure."""
+    fitted_s = np.ones((4, 12, 4))  # (n_microbatches, n_steps, n_dp)
+    fitted_s[:, 1] = 1.5
+    fitted_s[:, 2, 0], fitted_s[:, 2, 1:] = 0.2, 1.5
+    fitted_s[0, 3], fitted_s[1:, 3] = 0.2, 1.5
+    fitted_s[:, 4, :2] = 2.0
+    for step, told in ((1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (5, 0.0)):
+        assert _share_told(fitted_s, np.where(np.arange(12) == step, 1.5, 1.0)) == pytest.approx(told)
+    assert _share_told(fitted_s, np.ones(12)) is None
 
 
 def test_few_microbatches_are_not_fitted() -> None:
