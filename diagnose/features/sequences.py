@@ -5,9 +5,10 @@ import numpy as np
 from diagnose.model.components import Breakdown
 from diagnose.model.feature import Feature, Features
 from diagnose.model.optype import Op
-from diagnose.model.trace import Ints, Seconds, Trace
+from diagnose.model.trace import Seconds, Trace
 from diagnose.numerics.chance import TOSS_UP
 from diagnose.numerics.robust import nan_median, robust_deviation
+from diagnose.numerics.slow_steps import find_slow_steps
 from diagnose.numerics.turns import do_turn_round
 
 #: Each feature: what its values read as, and when it misleads.
@@ -164,7 +165,7 @@ def fit_tokens(breakdown: Breakdown, trace: Trace) -> Feature:
     found = _fit(breakdown, trace)
     if isinstance(found, Feature):
         return found
-    seconds, fitted, _ = found
+    seconds, fitted = (values[np.isfinite(values)] for values in found)
     total = float(np.var(seconds))
     return (
         Feature(max(0.0, 1.0 - float(np.mean((seconds - fitted) ** 2)) / total))
@@ -178,34 +179,51 @@ def _explain_steps(breakdown: Breakdown, trace: Trace) -> Feature:
     found = _fit(breakdown, trace)
     if isinstance(found, Feature):
         return found
-    _, fitted, at = found
-    n_steps = len(breakdown.steps)
-    counts = np.bincount(at, minlength=n_steps)
-    work_s = np.bincount(at, fitted, n_steps)[counts > 0] / counts[counts > 0]
-    ratio = breakdown.step_ratio[0, counts > 0]
+    known = np.isfinite(found[1]).any(axis=(0, 2))
+    told = _share_told(found[1][:, known], breakdown.step_ratio[0, known])
+    return Feature.missing("no step is slow as a whole") if told is None else Feature(told)
+
+
+def _share_told(work_s: Seconds, ratio: Seconds) -> float | None:
+    """Say which part of what slow steps take longer is more work, of all ranks or of those that say how long it is.
+
+    Parameters
+    ----------
+    work_s : ndarray of float64, shape (n_microbatches, n_steps, n_dp)
+    ratio : ndarray of float64, shape (n_steps,)
+        How long each step is against the usual one; None comes back where none is slow.
+    """
     excess = np.maximum(ratio - 1.0, 0.0)
     if not excess.any():
-        return Feature.missing("no step is slow as a whole")
+        return None
     # Usual work is that of the steps that are as long as usual: where steps grow that is no median.
     off = np.abs(ratio - 1.0)
-    usual_s = np.median(work_s[off <= max(AS_USUAL, float(off.min()))])
-    more = np.clip(work_s / usual_s - 1.0, 0.0, excess)
-    return Feature(float(more.sum() / excess.sum()))
+    usual = off <= max(AS_USUAL, float(off.min()))
+    of_all_s = np.nanmean(work_s, axis=(0, 2))
+    of_ranks = find_slow_steps(nan_median(work_s, axis=0)[None, None], usual)[0]
+    told = (np.clip(of - 1.0, 0.0, excess).sum() for of in (of_all_s / np.median(of_all_s[usual]), of_ranks))
+    return float(max(told) / excess.sum())
 
 
-def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds, Ints]:
-    """Give seconds of the first stage's forwards, those that tokens say, and the index of each one's step; else what is missing."""
+def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds]:
+    """Give seconds of the first stage's forwards and those that tokens say, NaN where unknown; else what is missing.
+
+    Both have the shape (n_microbatches, n_steps, n_dp).
+    """
     rows = []
     at = {int(step): i for i, step in enumerate(breakdown.steps)}
+    forward_s = breakdown.alike_s[0, 0]
+    places = np.arange(forward_s.size).reshape(forward_s.shape)
     for block in trace.blocks:
         if block.tokens is None and block.tokens_sq is None:
             return Feature.missing("the trace has no columns tokens and tokens_sq")
         kept = [i for i, step in enumerate(block.steps.tolist()) if step in at]
-        places = [at[int(step)] for step in block.steps[kept]]
+        steps = [at[int(step)] for step in block.steps[kept]]
         first = (block.nodes.op == Op.FORWARD) & (block.nodes.stage == 0) & (block.nodes.chunk <= 0)
         for node in np.flatnonzero(first).tolist():
-            seconds = breakdown.alike_s[0, 0, int(block.nodes.microbatch[node])][places]
-            columns = [np.broadcast_to(np.array(places)[:, None], seconds.shape), np.ones_like(seconds)]
+            microbatch = int(block.nodes.microbatch[node])
+            seconds = forward_s[microbatch][steps]
+            columns = [places[microbatch][steps], np.ones_like(seconds)]
             columns += [c[node][kept] for c in (block.tokens, block.tokens_sq) if c is not None]
             rows.append(np.stack([*columns, seconds], axis=-1).reshape(-1, len(columns) + 1))
     table = np.concatenate(rows) if rows else np.zeros((0, 3))
@@ -214,5 +232,7 @@ def _fit(breakdown: Breakdown, trace: Trace) -> Feature | tuple[Seconds, Seconds
     if len(table) < MIN_MICROBATCHES or not varies.any():
         return Feature.missing("tokens are the same in all microbatches, or recorded in too few")
     inputs = np.column_stack([table[:, 1], table[:, 2:-1][:, varies] / table[:, 2:-1][:, varies].max(axis=0)])
-    seconds = table[:, -1]
-    return seconds, inputs @ np.linalg.lstsq(inputs, seconds, rcond=None)[0], table[:, 0].astype(np.int64)
+    found = np.full((2, forward_s.size), np.nan)
+    found[:, table[:, 0].astype(np.int64)] = table[:, -1], inputs @ np.linalg.lstsq(inputs, table[:, -1], rcond=None)[0]
+    seconds, fitted = found.reshape(2, *forward_s.shape)
+    return seconds, fitted

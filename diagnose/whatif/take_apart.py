@@ -15,6 +15,7 @@ from diagnose.model.members import Members
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Bools, Evidence, Ints, Seconds
 from diagnose.numerics.robust import lower_median, nan_median
+from diagnose.numerics.slow_steps import FEW_QUICKEST, QUICKEST, find_slow_steps
 from diagnose.numerics.turns import do_turn_round
 from diagnose.whatif.components.evaluation import SLOW_WHOLE_STEP_RATIO
 from diagnose.whatif.components.expert import find_experts, find_hot, find_moved, read_experts
@@ -23,13 +24,7 @@ from diagnose.whatif.components.pause import find_pauses
 from diagnose.whatif.components.queue import find_queue_waits
 from diagnose.whatif.components.stage import find_usual_durations, without_stalls
 from diagnose.whatif.components.start_delay import find_late_starts
-from diagnose.whatif.components.step import (
-    FEW_QUICKEST,
-    QUICKEST,
-    find_slow_steps,
-    find_usual_steps,
-    without_microbatches,
-)
+from diagnose.whatif.components.step import find_usual_steps, without_microbatches
 from diagnose.whatif.components.transfer import find_waits_inside, transfer_excess
 from diagnose.whatif.components.worker import (
     Draws,

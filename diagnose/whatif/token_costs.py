@@ -76,20 +76,36 @@ def read_token_costs(observed: Sequence[Observed], work_s: Seconds) -> TokenCost
 
 
 def _fit_microbatches(columns: Seconds, cost: Seconds, there: Bools) -> Seconds | None:
-    """Say how long microbatches are by what those of one worker and step, or worker, differ by; None where it predicts nothing."""
-    over, least = (0, LEAST_EXPLAINED) if len(cost) >= MIN_OF_STEP else (1, LEAST_OF_STEPS)
+    """Say how long microbatches are by what those of one worker and step, or worker, differ by; None where it predicts nothing.
+
+    Where those of one worker and step are alike, as where a batch is padded to its longest document, by what the workers of a step
+    differ by that do not always differ so.
+    """
     x = np.stack([column / column[there].mean() - 1.0 for column in columns])
-    within, y = _within(x, there, over), _within(cost[None], there, over)[0]
+    if len(cost) < MIN_OF_STEP:
+        price = _find_price(_within(x, there, 1), _within(cost[None], there, 1)[0], there, LEAST_OF_STEPS)
+    else:
+        within = _within(x, there, 0)
+        price = _find_price(within, _within(cost[None], there, 0)[0], there, LEAST_EXPLAINED)
+        of_rank = _between(np.stack([*x, cost]), there)
+        # Documents that are drawn one by one make microbatches of a worker differ at least as much as workers.
+        if price is None and (within**2).sum() < len(cost) * (of_rank[:-1] ** 2).sum():
+            known = np.asarray(there.any(axis=0, keepdims=True))
+            price = _find_price(of_rank[:-1], of_rank[-1], known, LEAST_OF_STEPS)
+    if price is None:
+        return None
+    return np.asarray(np.maximum(1.0 + np.tensordot(price, np.where(there, x, 0.0), 1), TINY_RATIO))
+
+
+def _find_price(x: Seconds, y: Seconds, there: Bools, least: float) -> Seconds | None:
+    """Say what each column costs, shape (n_columns,); None where it predicts less than `least` of steps it was not fitted to."""
     width = CLIP_DEVIATIONS * robust_deviation(y[there])
     even, odd = slice(0, None, 2), slice(1, None, 2)
     missed = 0.0
     for fitted, seen in ((even, odd), (odd, even)):
-        price = _fit_work(within[:, :, fitted], y[:, fitted], there[:, fitted])
-        missed += _measure_loss(y[:, seen] - np.tensordot(price, within[:, :, seen], 1), width)
-    if missed > (1.0 - least) * _measure_loss(y, width):
-        return None
-    ratio = 1.0 + np.tensordot(_fit_work(within, y, there), np.where(there, x, 0.0), 1)
-    return np.asarray(np.maximum(ratio, TINY_RATIO))
+        price = _fit_work(x[:, :, fitted], y[:, fitted], there[:, fitted])
+        missed += _measure_loss(y[:, seen] - np.tensordot(price, x[:, :, seen], 1), width)
+    return None if missed >= (1.0 - least) * _measure_loss(y, width) else _fit_work(x, y, there)
 
 
 def _fit_ranks(columns: Seconds, work_s: Seconds, machine: Seconds) -> Seconds | None:
@@ -144,8 +160,16 @@ def _gather(observed: Sequence[Observed], shape: tuple[int, ...]) -> Seconds:
     return found[differ]
 
 
+def _between(values: Seconds, there: Bools) -> Seconds:
+    """Say by how much each worker has more in a step than others have in it and itself in others: (n, 1, n_steps, n_dp)."""
+    n_there = np.maximum(there.sum(axis=0, keepdims=True), 1)
+    of_rank = np.where(there, values, 0.0).sum(axis=1, keepdims=True) / n_there
+    known = np.asarray(there.any(axis=0, keepdims=True))
+    return _within(_within(of_rank, known, 2), known, 1)
+
+
 def _within(values: Seconds, there: Bools, over: int) -> Seconds:
-    """Take off what is shared over microbatches, 0, or steps, 1: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
+    """Take off what microbatches, 0, steps, 1, or ranks, 2, share: arrays (n, n_microbatches, n_steps, n_dp), 0 where unknown."""
     n_there = np.maximum(there.sum(axis=over, keepdims=True), 1)
     mean = np.where(there, values, 0.0).sum(axis=1 + over, keepdims=True) / n_there
     return np.where(there, values - mean, 0.0)

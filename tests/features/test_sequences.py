@@ -11,7 +11,7 @@ from diagnose.faults.sequence_imbalance import SequenceImbalance
 from diagnose.faults.simulate import simulate
 from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
-from diagnose.features.sequences import BUSY_CHANCE, LASTING_CHANCE, measure_sequences
+from diagnose.features.sequences import BUSY_CHANCE, LASTING_CHANCE, _share_told, measure_sequences
 from diagnose.model.stalls import StallKind
 from diagnose.numerics.chance import TOSS_UP
 from tests.features.hand import N_STEPS, STEPS, components, stalls
@@ -81,6 +81,18 @@ def test_steps_that_grow_with_their_tokens_are_more_work() -> None:
     assert job.diagnosis.causes == () and job.diagnosis.why.startswith("steps with more tokens take longer")
     assert job.diagnosis.why not in job.diagnosis.warnings
     assert job.diagnosis.budget is not None and job.diagnosis.budget.lost["unexplained"] < 0.03
+
+
+def test_a_step_has_the_work_of_all_or_of_the_ranks_that_say_how_long_it_is() -> None:
+    """One rank in three says it, by its usual microbatch: where the others have less, or its next ones, the mean is no measure."""
+    fitted_s = np.ones((4, 12, 4))  # (n_microbatches, n_steps, n_dp)
+    fitted_s[:, 1] = 1.5
+    fitted_s[:, 2, 0], fitted_s[:, 2, 1:] = 0.2, 1.5
+    fitted_s[0, 3], fitted_s[1:, 3] = 0.2, 1.5
+    fitted_s[:, 4, :2] = 2.0
+    for step, told in ((1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (5, 0.0)):
+        assert _share_told(fitted_s, np.where(np.arange(12) == step, 1.5, 1.0)) == pytest.approx(told)
+    assert _share_told(fitted_s, np.ones(12)) is None
 
 
 def test_few_microbatches_are_not_fitted() -> None:

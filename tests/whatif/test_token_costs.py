@@ -106,6 +106,64 @@ def test_columns_are_those_of_the_first_stage_that_differ() -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PaddedBatches(SequenceImbalance):
+    """Each rank pads its microbatches of a step to the longest of them: all of these are alike."""
+
+    records_tokens: bool = True
+
+    def _arrange(self, spec: JobSpec, documents: Documents) -> Seconds:  # noqa: ARG002 - of the base class
+        lengths = np.random.default_rng(spec.seed).lognormal(0.0, 0.4, (spec.steps, spec.dp))
+        return np.broadcast_to(1e6 * lengths**2, (spec.microbatches, spec.steps, spec.dp))
+
+
+@pytest.mark.parametrize("is_slow", [False, True], ids=["padded", "beside a slow replica"])
+@pytest.mark.parametrize("n_stages", [1, 2])
+def test_batches_that_are_padded_by_rank_are_long_documents(n_stages: int, is_slow: bool) -> None:
+    """Tokens prove it by what ranks of a step differ by; a replica that is slow with as many tokens stays slow."""
+    spec = JobSpec(pp=n_stages, dp=4, microbatches=4, steps=24, noise=0.5, seed=5)
+    worker = [slow(*((2, stage) for stage in range(n_stages)), by=1.8)] if is_slow else []
+    found = measure(generate(spec, [PaddedBatches(), *worker]).trace).diagnosis
+    said = {cause.cause: cause for cause in found.causes if cause.confidence > 0.5}
+    assert said.keys() == {"sequence-imbalance"} | ({"worker-fault"} if is_slow else set())
+    if is_slow:
+        assert {place.dp for place in said["worker-fault"].where.workers} == {2}
+
+
+def test_microbatches_that_are_alike_have_the_price_of_their_ranks() -> None:
+    """Slow ranks and steps have no part in it; where a rank is slow in single steps unlike its tokens, nothing has a price."""
+    rng = np.random.default_rng(8)
+    lengths = rng.lognormal(0.0, 0.3, (12, 4))
+    tokens = np.broadcast_to(lengths, (1, 3, 12, 4))
+    work = 0.4 + 0.6 * lengths / lengths.mean()
+    cost = work * rng.lognormal(0.0, 0.01, (3, 12, 4))
+    there = np.ones(cost.shape, dtype=bool)
+    there[2, 5] = False
+    slow_of = np.array([1.0, 1.0, 1.3, 1.0]), 1.0 + (np.arange(12) > 8)[:, None]
+    for slower in (1.0, *slow_of):
+        found = _fit_microbatches(tokens, cost * slower, there)
+        assert found is not None
+        price = np.polyfit(lengths.ravel() / lengths.mean(), found[0].ravel(), 1)[0]
+        assert price == pytest.approx(0.6 * np.mean(slower), rel=0.15)
+    in_steps = np.where(rng.random((12, 4)) < 0.2, 2.0, 1.0)
+    assert _fit_microbatches(tokens, rng.lognormal(0.0, 0.01, (3, 12, 4)) * in_steps, there) is None
+
+
+def test_batches_that_are_alike_on_all_ranks_have_no_price() -> None:
+    """They cost nobody a wait, and whatever else makes whole steps slow would be taken for them."""
+    lengths = np.random.default_rng(9).lognormal(0.0, 0.3, (12, 1))
+    tokens = np.broadcast_to(lengths, (1, 3, 12, 4))
+    assert _fit_microbatches(tokens, tokens[0] * 1.0, np.ones((3, 12, 4), dtype=bool)) is None
+
+
+def test_documents_that_are_drawn_one_by_one_are_not_asked_by_rank() -> None:
+    """Their microbatches of one rank and step differ, and do not take as long: by ranks they would by what chance gives."""
+    rng = np.random.default_rng(3)
+    tokens = rng.lognormal(0.0, 0.5, (1, 2, 12, 4))
+    of_rank = np.broadcast_to(tokens[0].mean(axis=0), (2, 12, 4))
+    assert _fit_microbatches(tokens, of_rank, np.ones((2, 12, 4), dtype=bool)) is None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LongShards(SequenceImbalance):
     """Ranks whose documents are longer all the time: microbatches of a rank are all alike."""
 

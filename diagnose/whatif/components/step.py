@@ -29,9 +29,6 @@ SHARED_SHARE = 0.85
 LEAST_BEFORE, LEAST_BEFORE_SHARE, FEW_BETWEEN, LEAST_RISE = 6, 0.1, 0.1, 1.05
 #: The first steps of a job are slow for its start: this part of the quicker ones at most.
 STARTING_SHARE = 1.0 / 3.0
-#: One in three workers says how slow a step is; where some are slow one in four is asked, too: of two stages one and half of the
-#: other may be.
-QUICKEST, FEW_QUICKEST = 3, 4
 #: Fewer workers than this do nothing together.
 MIN_TOGETHER = 3
 
@@ -55,19 +52,6 @@ class StepPart(Part):
         """Give a compute of a slow step the work of the usual one."""
         ratio = self.job.breakdown.step_ratio[place[0], steps, None]
         return work / mix(lanes, np.where(self._slow[place[0], steps, None], ratio, 1.0), 1.0)
-
-
-def find_slow_steps(pace: Seconds, usual: Bools | None = None, quickest: int = QUICKEST) -> Seconds:
-    """Say how long all computes of a step are against the usual step: shape (2, n_steps); `usual` are those that count as such.
-
-    Of one in so many workers that are the quickest: a fault may slow more than half of them, and is none of the step's.
-    """
-    n_steps = pace.shape[2]
-    ordered = np.sort(np.moveaxis(pace, 2, 1).reshape(len(pace), n_steps, -1), axis=2)  # NaN last
-    count = np.maximum((~np.isnan(ordered)).sum(axis=2, keepdims=True), 1)
-    ratio = np.take_along_axis(ordered, (count - 1) // quickest, axis=2)[:, :, 0]
-    ratio = np.where(ratio > 0, ratio, 1.0)
-    return np.asarray(ratio / median(ratio if usual is None else ratio[:, usual], axis=1, keepdims=True))
 
 
 def find_usual_steps(step_ratio: Seconds, order: Ints) -> Bools:

@@ -10,6 +10,7 @@ import pytest
 from diagnose.model.optype import Op
 from diagnose.model.stalls import StallKind
 from diagnose.model.trace import Evidence, Nodes, Seconds
+from diagnose.numerics.slow_steps import find_slow_steps
 from diagnose.numerics.turns import do_turn_round
 from diagnose.whatif.components.attribution import more_than_chance
 from diagnose.whatif.components.between_steps import BetweenStepsPart
@@ -47,7 +48,6 @@ from diagnose.whatif.components.start_delay import _is_beginning, find_late_star
 from diagnose.whatif.components.step import (
     StepPart,
     attribute_to_plan,
-    find_slow_steps,
     find_usual_steps,
     without_microbatches,
 )

@@ -12,8 +12,8 @@ from diagnose.faults.spec import JobSpec
 from diagnose.faults.worker_fault import WorkerFault
 from diagnose.model.optype import Op
 from diagnose.model.trace import Bools, Seconds
+from diagnose.numerics.slow_steps import find_slow_steps
 from diagnose.whatif.components.stage import find_usual_durations
-from diagnose.whatif.components.step import find_slow_steps
 from diagnose.whatif.components.worker import (
     find_onsets,
     find_slow_workers,
