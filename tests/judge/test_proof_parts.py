@@ -58,6 +58,7 @@ def job(*, steps: tuple[int, ...] = (7, 8), n_microbatches: int = 2, n_chunks: i
             n_stages=3,
             dp_labels=np.array(DP),
             stage_labels=np.array(STAGES),
+            host_of=lambda *_: None,
             evidence=SimpleNamespace(op=op, step=step, dp=dp, stage=stage, start_s=seconds * 0, end_s=seconds),
         ),
     )
