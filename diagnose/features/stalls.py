@@ -494,7 +494,8 @@ def _measure_variation(breakdown: Breakdown) -> float:
 def _measure_apart(breakdown: Breakdown, without_s: Seconds) -> Seconds:
     """Say how much longer each forward is than its backward, against the usual of its virtual stage: logarithms; NaN without one.
 
-    Both without some seconds, and as if all were ordinary ones. Documents and experts lengthen forward and backward of a microbatch alike; a busy host does not.
+    Both without some seconds, and as if all were ordinary ones. Documents and experts lengthen forward and backward of a
+    microbatch alike; a busy host does not.
     """
     log = np.log(np.maximum((breakdown.compute_s - without_s) / breakdown.variant_ratio, TINY_S))
     apart = log[0] - log[1]

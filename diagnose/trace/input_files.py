@@ -17,6 +17,8 @@ from diagnose.errors import TraceError
 
 #: Bytes that tell what a file is.
 HEAD_BYTES = 1 << 16
+#: Of a file that breaks off fewer tell nothing.
+TELLING_BYTES = 64
 #: Files of a folder that are looked at; a folder of one job has one a rank.
 MAX_FILES = 20_000
 #: How a file begins that gzip packed, or zstd.
@@ -51,30 +53,36 @@ def forget_heads() -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _head(file: Path) -> bytes:
+    head = b""
     try:
         with open_unpacked(file) as content:
-            return content.read(HEAD_BYTES)
+            while len(head) < HEAD_BYTES and (piece := content.read1(HEAD_BYTES - len(head))):
+                head += piece
     except (OSError, EOFError, zlib.error):
-        return b""
+        return head if len(head) >= TELLING_BYTES else b""
+    return head
 
 
 @contextlib.contextmanager
-def open_unpacked(file: Path) -> Iterator[BinaryIO]:
-    """Open a file, packed by gzip or zstd or not, and give its unpacked bytes."""
+def open_unpacked(file: Path) -> Iterator[io.BufferedReader]:
+    """Open a file, packed by gzip or zstd or not, and give its unpacked bytes.
+
+    Of one that breaks off `read1` gives what there is before it raises `EOFError`.
+    """
     with file.open("rb") as raw:
         first = raw.read(len(ZSTD))
         raw.seek(0)
         if first == ZSTD:
             yield _open_zstd(raw)
         else:
-            yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if first.startswith(GZIP) else raw
+            yield cast("io.BufferedReader", gzip.GzipFile(fileobj=raw)) if first.startswith(GZIP) else raw
 
 
-def _open_zstd(raw: BinaryIO) -> BinaryIO:
+def _open_zstd(raw: BinaryIO) -> io.BufferedReader:
     """Give the unpacked bytes of what zstd packed; of what breaks off there are as many as there were."""
     import pyarrow as pa
 
-    return cast("BinaryIO", io.BufferedReader(cast("io.RawIOBase", pa.CompressedInputStream(raw, "zstd"))))
+    return io.BufferedReader(cast("io.RawIOBase", pa.CompressedInputStream(raw, "zstd")))
 
 
 def list_input_files(path: Path, *, name: str) -> InputFiles:

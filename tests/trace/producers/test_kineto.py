@@ -683,6 +683,28 @@ def test_interleaved_stages_are_chunks_and_every_compute_has_its_transfers(tmp_p
     assert len(rows_of(recording, Op.FORWARD_RECV, stage=0)) == 4
 
 
+def test_a_rank_of_a_pipeline_that_lacks_is_named(tmp_path: Path) -> None:
+    """Of three ranks the second was not brought along, and no group says which stage the others are."""
+    for stage, rank in enumerate((0, 2)):
+        unannotated_pipeline_rank(stage).write(tmp_path / f"rank{rank}.json", **distributed(rank, 3))
+    with pytest.raises(
+        TraceError, match=r"has 2 of 3 ranks of a pipeline, .*; expected all ranks, but there is no trace of rank 1$"
+    ):
+        read(tmp_path)
+
+
+def test_a_small_packed_file_that_breaks_off_gives_what_it_has(tmp_path: Path) -> None:
+    """Less than what is read at a time: its whole steps are read, and the other rank's are."""
+    for rank in range(2):
+        data_parallel_rank(n_steps=40).write(tmp_path / f"rank{rank}.json.gz", **distributed(rank, 2))
+    whole = (tmp_path / "rank1.json.gz").read_bytes()
+    (tmp_path / "rank1.json.gz").write_bytes(whole[: len(whole) // 2])
+    recording = read(tmp_path)
+    assert len(rows_of(recording, Op.FORWARD, dp=0)) == 40
+    assert 10 < len(rows_of(recording, Op.FORWARD, dp=1)) < 30
+    assert not any("ranks" in entry.what for entry in recording.unobserved)
+
+
 def test_a_pipeline_without_annotations_is_told_by_its_transfers(tmp_path: Path) -> None:
     """1F1B over NCCL names nothing: sends and receives part the microbatches, and a batch of two is one kernel and two rows."""
     for stage in range(2):

@@ -117,7 +117,7 @@ def _read_text(path: Path, stream: Stream, where: str) -> Iterator[bytes]:
     """Give the text of a file piece by piece; a packed one that breaks off gives what it has."""
     try:
         with open_unpacked(path) as source:
-            while piece := source.read(CHUNK_BYTES):
+            while piece := source.read1(CHUNK_BYTES):
                 stream.n_bytes += len(piece)
                 yield piece
     except EOFError:

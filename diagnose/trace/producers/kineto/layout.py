@@ -9,13 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.errors import TraceError
+from diagnose.errors import TraceError, name_some
 from diagnose.model.groups import is_described
 from diagnose.model.optype import Op
 from diagnose.trace.producers.kineto.rank import ProcessGroup, Rank
 
 #: A rank that receives for fewer of its forwards is of the first stage: all others do for each.
 SELDOM_SHARE = 0.5
+#: Ranks that a message names.
+MAX_NAMED = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -177,8 +179,10 @@ def _stages_by_peers(
     if len(found) == len(numbers):
         return [found[number] for number in numbers], n_stages
     if len(numbers) < world:
+        lacking = name_some([str(number) for number in range(world) if number not in numbers], MAX_NAMED)
         raise TraceError(
-            f"has {len(numbers)} of {world} ranks of a pipeline, and no process group says which stage each is; expected all ranks",
+            f"has {len(numbers)} of {world} ranks of a pipeline, and no process group says which stage each is; expected all "
+            f"ranks, but there is no trace of rank {lacking}",
             where=name,
         )
     order = sorted(numbers)
