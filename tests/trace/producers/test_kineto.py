@@ -683,6 +683,16 @@ def test_interleaved_stages_are_chunks_and_every_compute_has_its_transfers(tmp_p
     assert len(rows_of(recording, Op.FORWARD_RECV, stage=0)) == 4
 
 
+def test_ranks_that_are_merged_in_one_file_are_told(tmp_path: Path) -> None:
+    """Each has a process of its own; read as one rank it would compute everything at once."""
+    trace, other = data_parallel_rank(), data_parallel_rank()
+    trace.events += [{**event, "pid": 77} for event in other.events]
+    with pytest.raises(
+        TraceError, match=r"has 2 processes that train \(.*77.*\); expected one rank a file: give a folder"
+    ):
+        read(trace.write(tmp_path / "merged.json", **distributed(0, 2)))
+
+
 def test_a_rank_of_a_pipeline_that_lacks_is_named(tmp_path: Path) -> None:
     """Of three ranks the second was not brought along, and no group says which stage the others are."""
     for stage, rank in enumerate((0, 2)):

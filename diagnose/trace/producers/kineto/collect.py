@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from diagnose.errors import TraceError, name_some
 from diagnose.model.columns import ColumnTable
 from diagnose.model.trace import Ints, Seconds
 from diagnose.trace.producers.kineto.annotations import is_fetch, is_save, parse_annotation, parse_step
@@ -22,6 +23,8 @@ from diagnose.trace.producers.kineto.events import Args, Event, Stream, read_eve
 MAX_NAMES = 100_000
 #: Process groups of one rank that are remembered.
 MAX_GROUPS = 1000
+#: Processes that a message names.
+MAX_NAMED = 8
 #: Beyond these (microseconds) a time is damage: the year 5138, and a third of a year.
 MAX_US = 1e17
 MAX_DURATION_US = 1e13
@@ -300,6 +303,11 @@ class Collector:
             )
         )
 
+    def list_trainers(self) -> list[str]:
+        """List the processes that compute backwards."""
+        threads = set(self.columns[Kind.AUTOGRAD].thread)
+        return sorted({process for (process, _), number in self.threads_by_text.items() if number in threads})
+
     def result(self, stream: Stream) -> Collected:
         """Give everything that was kept, by start."""
         spans = {kind: _order(columns) for kind, columns in self.columns.items()}
@@ -331,10 +339,22 @@ class Collector:
 
 
 def collect(path: Path, *, where: str) -> Collected:
-    """Read the events of one file."""
+    """Read the events of one file.
+
+    Raises
+    ------
+    TraceError
+        It is damaged, or several ranks are merged in it.
+    """
     stream, collector = Stream(), Collector()
     for events in read_events(path, stream, where=where):
         collector.take(events)
+    if len(trainers := collector.list_trainers()) > 1:
+        raise TraceError(
+            f"has {len(trainers)} processes that train ({name_some(trainers, MAX_NAMED)}); expected one rank a file: give a folder "
+            "with the files that were merged",
+            where=where,
+        )
     return collector.result(stream)
 
 
