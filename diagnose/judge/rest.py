@@ -10,6 +10,7 @@ import numpy as np
 from diagnose.judge.unknown import NOISY_SHARE, UNKNOWN_SHARE, comes_and_goes
 from diagnose.judge.worth import clean_without_collections, is_unmeasured
 from diagnose.model.analysis import Analysis
+from diagnose.model.budget import MUCH_EXPOSED
 from diagnose.model.change import Work
 from diagnose.model.components import COMPONENTS, STALLED
 from diagnose.model.optype import Op, of_types
@@ -19,8 +20,6 @@ from diagnose.numerics.robust import nan_median, robust_deviation
 
 #: Ordinary variation never cost more: jobs on machines with twice as many workers as cores have S up to 1.2.
 MOST_NOISE = 1.0 - 1.0 / 1.25
-#: Collectives that take this part of the step are told of; what they wait for may be missing.
-MUCH_WAITED = 0.1
 #: Of fewer stages each ends the model.
 LEAST_STAGES = 3
 #: Rows of planned work.
@@ -120,7 +119,7 @@ def describe_missing_ranks(analysis: Analysis, least: float) -> str:
     trace = analysis.trace
     missing = trace.ranks_told - trace.job.world_size
     clean = analysis.split_clean() if missing > 0 else None
-    if clean is None or clean.collectives_s < max(MUCH_WAITED, least) * clean.step_s:
+    if clean is None or clean.collectives_s < max(MUCH_EXPOSED, least) * clean.step_s:
         return ""
     share = write_percent(clean.collectives_s / clean.step_s)
     return (

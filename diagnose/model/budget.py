@@ -9,6 +9,8 @@ from diagnose.model.plain import says
 
 #: What no cause accounts for, in ledgers, budgets and reports.
 UNEXPLAINED = "unexplained"
+#: Exposed communication of this part of the step is told of, however usual it is.
+MUCH_EXPOSED = 0.1
 
 Share = Annotated[float, Meta(ge=0, le=1)] | None
 

@@ -6,7 +6,7 @@ Enters: a diagnosis, or one of its causes. Leaves: lines of text, user strings e
 import re
 from collections.abc import Sequence
 
-from diagnose.model.budget import Lever
+from diagnose.model.budget import MUCH_EXPOSED, Lever
 from diagnose.model.cause import Alternative, Cause, EvidenceItem, Fix, NotChecked, RefusedFix
 from diagnose.model.collectives import CollectivesDocument
 from diagnose.model.components import COMPONENTS, STALLED
@@ -30,9 +30,7 @@ _DISCREPANCY = {
 }
 #: Said of a fix that is not priced.
 NO_PREDICTION = "no prediction: no replay says what it gives back"
-#: Communication that takes so much of a step, and its usual time, may be that of a slow network.
-MUCH_EXPOSED = 0.1
-#: ... and of a job whose causes are known so much is told beside them.
+#: Of a job whose causes are known exposed communication of so much is told beside them.
 MOST_EXPOSED = 0.25
 #: How the name of evidence ends that is a share of the slow workers.
 _OF_SEVERAL = "/worker.began_share"

@@ -97,8 +97,10 @@ def load_trace(
         found = found | {"cp_size": grid.n_cp}
     if _reduces_alone(grid, found):
         found = found | {"tp_size": 1}
+    # Producers that know the members of workers say themselves which ranks lack.
+    says_lacking = rows.recording is not None and found.get("tp_size") is not None
     job, warnings = resolve_job(
-        found,
+        found | {"world_size": None} if says_lacking else found,
         run_id=id_of_path(path) if path else "job",
         location=location or (locate(name) if path else name),
         n_dp=len(grid.dp_labels),

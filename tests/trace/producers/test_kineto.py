@@ -19,6 +19,7 @@ from diagnose.model.request import Request
 from diagnose.pipeline import diagnose_job
 from diagnose.report import gist
 from diagnose.trace.input_files import list_input_files
+from diagnose.trace.load import load_trace
 from diagnose.trace.producers.kineto import job as kineto
 from diagnose.trace.producers.kineto.annotations import parse_annotation
 from diagnose.trace.producers.kineto.collect import Exchange, collect
@@ -681,6 +682,15 @@ def test_interleaved_stages_are_chunks_and_every_compute_has_its_transfers(tmp_p
     sends = rows_of(recording, Op.FORWARD_SEND, stage=1)
     assert [round(end - start, 3) for start, end in sends] == [0.085, 0.085, 0.0, 0.0]
     assert len(rows_of(recording, Op.FORWARD_RECV, stage=0)) == 4
+
+
+def test_ranks_that_lack_are_told_once(tmp_path: Path) -> None:
+    """Two of three were brought along: the trace knows of all, and no warning holds the size of the job against its rows."""
+    for rank in range(2):
+        data_parallel_rank().write(tmp_path / f"rank{rank}.json", **distributed(rank, 3))
+    trace = load_trace(tmp_path)
+    assert (trace.ranks_told, trace.job.world_size) == (3, 2)
+    assert not any("world_size" in warning for warning in trace.warnings)
 
 
 def test_ranks_that_are_merged_in_one_file_are_told(tmp_path: Path) -> None:
