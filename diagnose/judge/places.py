@@ -72,8 +72,9 @@ def _find_collectors(analysis: Analysis, components: Sequence[str]) -> list[tupl
     stalled_s = analysis.breakdown.stalls.seconds_of(StallKind.COLLECTION)
     long = stalled_s > MOST_OF_IT * (weighted_median(stalled_s.ravel(), stalled_s.ravel()) or 0.0)
     n_long = sum(int(long[:, stage :: analysis.trace.n_stages, ..., dp].sum()) for dp, stage in named)
-    by_chance = math.comb(n_workers, len(named)) * (len(named) / n_workers) ** n_long
-    return named if by_chance < CHANCE else []
+    # In logarithms: of thousands of workers there are more choices than a float can count.
+    n_choices = math.lgamma(n_workers + 1) - math.lgamma(len(named) + 1) - math.lgamma(n_workers - len(named) + 1)
+    return named if n_choices + n_long * math.log(len(named) / n_workers) < math.log(CHANCE) else []
 
 
 def _locate_longest(analysis: Analysis) -> Where:

@@ -848,10 +848,22 @@ def test_who_bears_a_share_of_the_worst_is_named(
         ([[0.4, 0.4], [0.1, 0.0]], "gc-pause", 8, []),
         ([[0.4, 0.4], [0.1, 0.0]], "gc-pause", 9, [(0, 0), (0, 1)]),
         ([[0.0, 0.0, 1.0]], "gc-pause", 0, []),
+        ([[0.001] * 1000, [0.0] * 1000], "gc-pause", 9, []),
         ([[0.96, 0.04], [0.0, 0.0]], "microbatch", 9, []),
         ([[0.0, 0.0], [0.0, 0.0]], "gc-pause", 9, []),
     ],
-    ids=["one", "others, too", "others hardly", "half", "two by chance", "two", "few workers", "sequences", "nobody"],
+    ids=[
+        "one",
+        "others, too",
+        "others hardly",
+        "half",
+        "two by chance",
+        "two",
+        "few workers",
+        "thousands",
+        "sequences",
+        "nobody",
+    ],
 )
 def test_the_only_ones_that_collect_are_named(
     lost: list[list[float]], component: str, n_pauses: int, named: list[tuple[int, int]]
