@@ -204,6 +204,14 @@ def test_stalls_of_backwards_are_no_loaders_however_short(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_who_stalls_in_both_directions_waits_for_no_loader_whoever_waits_beside_it(seed: int) -> None:
+    """Of the first stage one rank stalls in forwards alone, so that all of these together are far more than the backwards."""
+    both = at_random(marked(FORWARD, 0, dp=2), 0.35, seed) + at_random(marked(BACKWARD, 0, dp=2), 0.2, seed + 50)
+    stalls = judged(both + at_random(marked(FORWARD, 0, dp=0), 0.35, seed + 99))
+    assert not (stalls.inside[both > 0] == StallKind.INPUT).any()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_who_collects_more_often_on_the_first_stage_does_not_wait_for_input(seed: int) -> None:
     """In each of its forwards alike, and on all other stages, too: that the first ones stall as the others says nothing."""
     seconds = np.where(

@@ -84,16 +84,32 @@ class _Reader:
         return np.asarray(self.found.there[0, self.stage])
 
     @property
-    def backward_rate(self) -> float:
-        """How frequent stalls of its backwards are, those of another size too: of the direction that has most."""
+    def stalled_backwards(self) -> Bools:
+        """Mark its backwards that stall, those of another size too, shape (n_directions - 1, n_microbatches, n_steps, n_dp)."""
         stalls, here = self.found.stalls, (slice(1, None), self.stage)
         seconds, long = stalls.inside_s + stalls.before_s, self.found.long
         least_s = (
             OTHER_SIZE_SHARE * float(median(seconds[0, self.stage][self.forward])) if self.forward.any() else np.inf
         )
         untold = (stalls.inside[here] == 0) & (stalls.before[here] == 0)
-        stalled = long[here] | (untold & (seconds[here] >= least_s))
-        return max(rate(*of) for of in zip(stalled, self.found.there[here], strict=True))
+        return np.asarray(long[here] | (untold & (seconds[here] >= least_s)))
+
+    @property
+    def backward_rate(self) -> float:
+        """How frequent stalls of its backwards are: of the direction that has most."""
+        there = self.found.there[1:, self.stage]
+        return max(rate(*of) for of in zip(self.stalled_backwards, there, strict=True))
+
+    @property
+    def stopped_both_ways(self) -> Bools:
+        """Mark the dp ranks whose backwards stall about as often as their forwards, shape (n_dp,): a loader does not stop those.
+
+        However many ranks beside them stall in forwards alone, and for what else.
+        """
+        n_stalled = self.stalled_backwards.sum(axis=(1, 2))  # (n_directions - 1, n_dp)
+        backward = n_stalled / np.maximum(self.found.there[1:, self.stage].sum(axis=(1, 2)), 1)
+        forward = self.forward.sum(axis=(0, 1)) / np.maximum(self.exists.sum(axis=(0, 1)), 1)
+        return np.asarray(((n_stalled >= MIN_STALLS) & (forward <= INPUT_RATE_RATIO * backward)).any(axis=0))
 
 
 def _find_readers(found: LongStalls) -> list[int]:
@@ -199,7 +215,7 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
 
     `known` are those that are known to wait. Shape of both (n_microbatches, n_steps, n_dp).
     """
-    found, forward, exists = here.found, here.forward, here.exists
+    found, forward, exists = here.found, here.forward & ~here.stopped_both_ways, here.exists
     long, there = found.long, found.there
     left = forward & ~known
     elsewhere = long[0, here.others]
@@ -215,7 +231,7 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
         if here.others and (
             _are_all_here(forward, elsewhere) or (is_one and (_all_above(forward, elsewhere) or _only_here(here)))
         ):
-            return np.ones(forward.shape, dtype=bool)
+            return forward
     # One bad loader: one dp rank, far more often than a collection could.
     by_rank = left.any(axis=0).mean(axis=0)  # (n_dp,)
     alone = (by_rank > 0).sum() == 1 and not elsewhere.any()
