@@ -251,7 +251,7 @@ def measure_late_starts(observed: Sequence[Observed], *, n_stages: int) -> tuple
                     is_late &= ~o.block.filled[node]
                 last = int(np.searchsorted(usual_s[sources], usual_s[node]))
                 near = [*sources[max(0, last - MAX_LATE) : last + 1].tolist(), *last_gather]
-                within_s = np.maximum(tolerance_s, EXPLAINED_LATE * delay)
+                within_s = tolerance_s, np.maximum(tolerance_s, EXPLAINED_LATE * delay)
                 waited_for = _ends_then(o, near, start, delay, within_s, is_late)
                 direction = DIRECTION_OF[int(nodes.op[node])]
                 shifted = is_late & (delay > MIN_SHIFTED * tolerance_s)
@@ -283,14 +283,18 @@ def _mark_late(o: Observed) -> Bools:
 
 
 def _ends_then(
-    o: Observed, sources: Sequence[int], start: Seconds, delay: Seconds, tolerance_s: Seconds, among: Bools
+    o: Observed, sources: Sequence[int], start: Seconds, delay: Seconds, within_s: tuple[Seconds, Seconds], among: Bools
 ) -> WaitedFor:
-    """Say which communication in flight ends at some times, after a wait of `delay`; shape of all (n_steps, n_dp)."""
+    """Say which communication in flight ends at some times, after a wait of `delay`; shape of all (n_steps, n_dp).
+
+    `within_s` says by how much it may seem to end after them, as clocks differ, and by how much before.
+    """
     block, found, held = o.block, WaitedFor(), np.zeros(start.shape, dtype=bool)
+    too_soon_s, behind_s = within_s
     for source in sources:
-        in_flight = block.start_s[source] <= start - delay + tolerance_s
+        in_flight = block.start_s[source] <= start - delay + behind_s
         after_s = start - block.end_s[source]
-        ends_then = np.abs(after_s) <= tolerance_s
+        ends_then = (-too_soon_s <= after_s) & (after_s <= behind_s)
         if block.nodes.op[source] == Op.ALL_GATHER:
             # Those of later chunks follow each other, and the host prepares the step before its first forward.
             in_flight = block.start_s[source] <= start

@@ -487,12 +487,16 @@ def test_what_ends_as_a_compute_starts_was_waited_for() -> None:
 
     def found(sources: list[int], tolerance: float = 0.1, **changes: Any) -> list[int]:
         asked = {"delay": delay, "among": among} | changes
-        return list(_ends_then(o, sources, at, asked["delay"], np.full((1, 1), tolerance), asked["among"]))
+        within_s = np.full((1, 1), 0.1), np.full((1, 1), tolerance)
+        return list(_ends_then(o, sources, at, asked["delay"], within_s, asked["among"]))
 
     assert found([0, 1, 2]) == [1]
     assert found([0, 2]) == [2]
     assert found([0, 1], tolerance=1.0) == [0]
     assert found([1], among=~among) == []
+    end_s[1] = 5.2  # nobody waits for what goes on while he runs
+    assert found([1], tolerance=1.0) == []
+    end_s[1] = 5.0
     start_s[1] = 3.2
     assert found([1]) == []
     assert found([1], tolerance=0.2) == [1]
