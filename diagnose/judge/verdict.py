@@ -317,21 +317,26 @@ def _list_causes(
 def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: float) -> Cause:
     """Give a cause, or that nobody knows it where this is more probable: nobody is to be sent to mend what hardly is there.
 
-    The same cause at other places is the cause all the same.
+    The same cause at other places is the cause all the same. Where it is hardly there beside what else it may be, these are told.
     """
     nobody = next((other for other in cause.alternatives if other.cause == UNKNOWN), None)
-    elsewhere = sum(other.confidence for other in cause.alternatives if other.cause == cause.cause)
-    if nobody is None or nobody.confidence <= cause.confidence + elsewhere:
+    own = cause.confidence + sum(other.confidence for other in cause.alternatives if other.cause == cause.cause)
+    others = [other for other in cause.alternatives if other.cause not in (UNKNOWN, cause.cause)]
+    if nobody is not None and nobody.confidence > own:
+        confidence, tells_apart = nobody.confidence, nobody.tells_apart
+        if own >= TOLD_FROM * confidence:
+            others.append(Alternative(cause.cause, round(own, 4), tells_apart))
+    elif others and own < TOLD_FROM * others[0].confidence:
+        confidence = round(1.0 - sum(other.confidence for other in others), 4)
+        tells_apart = others[0].tells_apart
+    else:
         return cause
     rule = said.judgement.rule
     unknown = report_unknown(analysis, max(rule.components, key=analysis.gains.recoverable), least, rule)
-    text = f"what it looks like: {cause.title}; what would tell: {nobody.tells_apart}"
-    others = [other for other in cause.alternatives if other is not nobody and other.cause != cause.cause]
-    if cause.confidence + elsewhere >= TOLD_FROM * nobody.confidence:
-        others.append(Alternative(cause.cause, round(cause.confidence + elsewhere, 4), nobody.tells_apart))
+    text = f"what it looks like: {cause.title}; what would tell: {tells_apart}"
     return msgspec.structs.replace(
         unknown,
-        confidence=nobody.confidence,
+        confidence=confidence,
         share=cause.share,
         recoverable_after_others=cause.recoverable_after_others,
         alternatives=tuple(sorted(others, key=lambda other: -other.confidence)),

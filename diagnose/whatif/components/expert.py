@@ -198,8 +198,12 @@ def find_hot(work_s: Seconds, slow: Bools) -> Seconds | None:
     own -= np.median(own, axis=(1, 3), keepdims=True)  # slow steps of the job
     both, slope = _agree_on(own - np.log(np.exp(own).mean(axis=(2, 3), keepdims=True)))
     pace, stays = both.mean(axis=1), np.median(both, axis=1)  # (n_virtual, n_dp)
+    is_slow = np.tile(slow.T, (len(stays) // n_stages, 1))
+    # Against those that are not slow: where most of a stage are, its mean is that of the slow.
+    usual = np.nan_to_num(nan_median(np.where(is_slow, np.nan, stays), axis=1))[:, None]
+    pace, stays = pace - usual, stays - usual
     replicas = slow.all(axis=1) & (pace.std(axis=0) < OWN_FACTORS * np.median(pace, axis=0))
-    who = np.tile(slow.T & ~replicas, (len(stays) // n_stages, 1))
+    who = is_slow & ~replicas
     theirs = stays[who]
     if who[:n_stages].sum() < MANY_WORKERS:
         return None

@@ -404,6 +404,16 @@ def test_slow_workers_beside_uneven_experts_are_slow(places: tuple[tuple[int, in
     assert {tuple(at) for at in np.argwhere(found.breakdown.slow_workers).tolist()} == set(places)
 
 
+def test_a_host_with_most_of_a_stage_beside_uneven_experts_is_slow() -> None:
+    """What a stage takes usually is what its slow workers take: against that, they had each a factor of his own."""
+    spec = JobSpec(pp=3, dp=3, microbatches=8, steps=24, seed=5)
+    places = ((0, 0), (0, 1), (0, 2), (1, 0))
+    job = make(spec, WorkerFault(places=places, slowdown=2.4), ExpertImbalance(spread=0.15))
+    found = measure(job.trace)
+    assert {tuple(at) for at in np.argwhere(found.breakdown.slow_workers).tolist()} == set(places)
+    assert found.diagnosis.causes[0].recoverable == pytest.approx(job.truth.faults[0].recoverable, abs=0.02)
+
+
 def test_a_replica_that_falls_behind_beside_hot_experts_is_slow() -> None:
     """Others who look slow are hot; who is slow on all stages is not, though he was not so from the start."""
     spec = JobSpec(pp=2, dp=8, microbatches=8, steps=10, seed=2)
