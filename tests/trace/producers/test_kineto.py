@@ -893,6 +893,27 @@ def test_damage_in_the_middle_is_told_with_its_place(tmp_path: Path) -> None:
     assert abs(int(str(told.value).split(" KB", 1)[0].split()[-1]) - (middle >> 10)) <= 1
 
 
+@pytest.mark.parametrize("parallel", [False, True])
+def test_a_rank_that_cannot_be_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, parallel: bool
+) -> None:
+    """One damaged file of three: the others are read, and which is left out is said, with the reason; of one file it is refused."""
+    if parallel:
+        monkeypatch.setattr("diagnose.trace.producers.kineto.job.MIN_PARALLEL_BYTES", 0)
+    for rank in range(3):
+        file = data_parallel_rank().write(tmp_path / f"rank{rank}.json", **distributed(rank, 3))
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2] + b'}}]" garbage {{' + content[len(content) // 2 :])
+    recording = read(tmp_path)
+    assert set(recording.rank[recording.op == Op.FORWARD].tolist()) == {0, 1}
+    (told,) = [warning for warning in recording.warnings if "rank2.json" in warning]
+    assert "left out, as it cannot be used" in told and "is damaged about" in told
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.json").unlink()
+    with pytest.raises(TraceError, match=r"rank2.json: is damaged about"):
+        read(tmp_path)
+
+
 def test_events_in_pieces_of_any_size_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few bytes are read at a time, the events are those of the whole."""
     trace = data_parallel_rank(n_steps=3)

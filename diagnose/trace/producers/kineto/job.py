@@ -30,7 +30,7 @@ from diagnose.trace.producers.catalogue import Report
 from diagnose.trace.producers.kineto.apart import list_names, refuse_other_jobs
 from diagnose.trace.producers.kineto.layout import Layout, RankCoordinates, place_ranks
 from diagnose.trace.producers.kineto.operations import CUT, WAIT, Operations
-from diagnose.trace.producers.kineto.rank import Rank, read_rank, read_rank_safely
+from diagnose.trace.producers.kineto.rank import Rank, read_rank_safely
 from diagnose.trace.producers.kineto.table import (
     OperationTable,
     begin_receives,
@@ -69,13 +69,22 @@ def recognise(inputs: InputFiles) -> bool:
 
 
 def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
-    """Read the traces of all ranks: of each rank and step one, in which something says what was computed."""
+    """Read the traces of all ranks: of each rank and step one, in which something says what was computed.
+
+    A file that cannot be read is left out, with a warning that says why, where another one can.
+    """
     files = [file for file in inputs.files if _is_trace(inputs, file)]
     where = [name_in(inputs.path, file, name) for file in files]
-    parts = []
+    parts: list[Rank] = []
+    faults: list[TraceError] = []
     for n, rank in enumerate(_read_all(files, where), start=1):
         report(f"rank file {n} of {len(files)}")
-        parts.append(rank)
+        if isinstance(rank, Rank):
+            parts.append(rank)
+        else:
+            faults.append(rank)
+    if not parts:
+        raise faults[0]
     refuse_other_jobs(parts)
     numbers, warnings = _number_ranks(parts)
     parts, lent = _lend_bases(parts)
@@ -84,13 +93,14 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     parts, numbers = _join_cycles(parts, numbers)
     _refuse_empty(parts, name)
     left_out = [name_in(inputs.path, file, name) for file in inputs.files if file not in files and ".json" in file.name]
-    told = f"left out, as no Kineto traces begin in them: {list_names(left_out)}" if left_out else ""
+    told = [f"left out, as it cannot be used: {fault}" for fault in faults]
+    told += [f"left out, as no Kineto traces begin in them: {list_names(left_out)}"] if left_out else []
     try:
         layout = place_ranks(parts, numbers, name=name)
     except TraceError as error:
         if not told:
             raise
-        raise TraceError(f"{error.message}; {told}", where=error.where) from error
+        raise TraceError("; ".join((error.message, *told)), where=error.where) from error
     recording, one_clock = _lay_out(parts, layout)
     one_clock = one_clock and not lent
     recording = dataclasses.replace(
@@ -98,7 +108,7 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
         dropped=(*recording.dropped, *_count_dropped(parts, len(inputs.files) - len(files))),
         unobserved=(*recording.unobserved, *_list_missing(parts, recording)),
         warnings=(
-            *([told] if told else []),
+            *told,
             *warnings,
             *layout.warnings,
             *(w for rank in parts for w in rank.warnings),
@@ -120,8 +130,8 @@ def _is_trace(inputs: InputFiles, file: Path) -> bool:
     return n_marks >= 1 and (bool(_EVENTS.search(head)) or (n_marks > 1 and b'"schemaVersion"' in head))
 
 
-def _read_all(files: Sequence[Path], where: Sequence[str]) -> Iterator[Rank]:
-    """Read files in their order, several at a time where they are large."""
+def _read_all(files: Sequence[Path], where: Sequence[str]) -> Iterator[Rank | TraceError]:
+    """Read files in their order, several at a time where they are large; of one that cannot be read give why."""
     n_processes = min(os.cpu_count() or 1, len(files), MAX_PROCESSES)
     small = sum(file.stat().st_size for file in files) < MIN_PARALLEL_BYTES
     alone = multiprocessing.current_process().daemon  # which may have no children
@@ -131,8 +141,6 @@ def _read_all(files: Sequence[Path], where: Sequence[str]) -> Iterator[Rank]:
         with concurrent.futures.ProcessPoolExecutor(n_processes, context, initializer=_begin_reading) as pool:
             try:
                 for found in pool.map(read_rank_safely, files, where):
-                    if isinstance(found, TraceError):
-                        raise found
                     yield found
                     done += 1
             except concurrent.futures.BrokenExecutor:
@@ -140,7 +148,7 @@ def _read_all(files: Sequence[Path], where: Sequence[str]) -> Iterator[Rank]:
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
     for file, place in list(zip(files, where, strict=True))[done:]:
-        yield read_rank(file, place)
+        yield read_rank_safely(file, place)
 
 
 def _begin_reading() -> None:
