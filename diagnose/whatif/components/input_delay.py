@@ -34,6 +34,8 @@ NEARLY_ALL = 0.9
 #: Two stalls are of the same seconds up to this part of them.
 ALIKE_SHARE = 0.05
 MOST_FORWARDS = 0.75
+#: One wait at both ends may be a host that stood still.
+MIN_BOTH = 2
 #: Stalls of this part of the length of others may have the same reason.
 OTHER_SIZE_SHARE = 0.2
 
@@ -176,7 +178,7 @@ def _mark_both_ends(found: LongStalls, at: Bools) -> None:
     middle = [v for v in range(len(first)) if v % found.n_stages not in (0, last % found.n_stages)]
     both: Bools = first[0] & first[last] & ~np.any(first[middle], axis=0)
     n_both, n_begun, n_dp = int(both.sum()), int(first[0].sum()), first.shape[-1]
-    if n_both < MIN_STALLS or last % found.n_stages == 0 or not (middle or n_dp > 1):
+    if n_both < MIN_BOTH or last % found.n_stages == 0 or not (middle or n_dp > 1):
         by_chance = 1.0
     else:
         of_others = (first[last].sum(axis=1, keepdims=True) - first[last]) / max(n_dp - 1, 1)
