@@ -31,8 +31,6 @@ INPUT_RATE_RATIO = 3.0
 COLLECTIONS_A_STEP = 2.2
 #: This part of the seconds by which computes begin late is nearly all of them.
 NEARLY_ALL = 0.9
-#: Two stalls are of the same seconds up to this part of them.
-ALIKE_SHARE = 0.05
 MOST_FORWARDS = 0.75
 #: One wait at both ends may be a host that stood still.
 MIN_BOTH = 2
@@ -171,7 +169,7 @@ def _mark_both_ends(found: LongStalls, at: Bools) -> None:
     """Mark, in place, first forwards of steps that stall on the stages that begin and end the model, if most do so.
 
     One rank's inputs and labels come from one loader; no two workers collect at once, and what stops all stops others, too. They
-    stall as long, or so often in the same steps that neither how often their rank does nor how many others do then explains it.
+    stall so often in the same steps that neither how often their rank does nor how many others do then explains it.
     """
     last = found.last % found.long.shape[1]
     first = found.long[0, :, 0]  # (n_virtual, n_steps, n_dp)
@@ -179,15 +177,12 @@ def _mark_both_ends(found: LongStalls, at: Bools) -> None:
     both: Bools = first[0] & first[last] & ~np.any(first[middle], axis=0)
     n_both, n_begun, n_dp = int(both.sum()), int(first[0].sum()), first.shape[-1]
     if n_both < MIN_BOTH or last % found.n_stages == 0 or not (middle or n_dp > 1):
-        by_chance = 1.0
-    else:
-        of_others = (first[last].sum(axis=1, keepdims=True) - first[last]) / max(n_dp - 1, 1)
-        often = (np.broadcast_to(first[last].mean(axis=0), both.shape), of_others)
-        by_chance = max(float(of[first[0]].mean()) for of in often)
-    if chance_of_many(n_both, n_begun, by_chance) >= CHANCE:
-        begin_s, end_s = ((found.stalls.before_s + found.stalls.inside_s)[0, v, 0] for v in (0, last))
-        both &= bool(middle) & (np.abs(begin_s - end_s) <= ALIKE_SHARE * np.maximum(begin_s, end_s))
-    if 2 * both.sum() > max(first[0].sum(), first[last].sum()):
+        return
+    of_others = (first[last].sum(axis=1, keepdims=True) - first[last]) / max(n_dp - 1, 1)
+    often = (np.broadcast_to(first[last].mean(axis=0), both.shape), of_others)
+    by_chance = max(float(of[first[0]].mean()) for of in often)
+    is_most = 2 * n_both > max(n_begun, int(first[last].sum()))
+    if is_most and chance_of_many(n_both, n_begun, by_chance) < CHANCE:
         at[0, [0, last], 0] |= both
 
 
