@@ -126,6 +126,16 @@ def test_labels_are_late_where_inputs_are() -> None:
     assert (judged(noise, last).before[last > 0] == StallKind.COLLECTION).all()
 
 
+@pytest.mark.parametrize(("n_late", "kind"), [(MICROBATCHES, StallKind.INPUT), (1, StallKind.COLLECTION)])
+def test_labels_are_late_for_several_microbatches_of_a_step(n_late: int, kind: StallKind) -> None:
+    """In a few steps only, on the stage that ends the model alone: no worker collects several times in one."""
+    before_s = nothing(n_stages=2, n_dp=3)
+    for step in (3, 9, 15, 21):
+        for dp in range(3):
+            before_s[FORWARD, 1, (step + dp) % (MICROBATCHES - n_late + 1) :, step, dp][:n_late] = STALL_S
+    assert share_of(judged(nothing(n_stages=2, n_dp=3), before_s), kind) == 1.0
+
+
 def test_collections_in_forwards_that_begin_late_anyway() -> None:
     """All begin each step late by as much, whatever for: collections of one rank that fall into the first forward are some, too."""
     seconds = at_random(marked(FORWARD, microbatch=[0, 1], dp=0, n_microbatches=2), 0.15, 3)

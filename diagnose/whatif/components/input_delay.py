@@ -161,6 +161,8 @@ def _are_labels_late(found: LongStalls, last: int) -> bool:
         chance *= float(len(late)) ** (1 - int(late[0].sum()))
     if chance < CHANCE:
         return True
+    if in_steps.sum() >= MIN_STALLS and _are_many_a_step(late):
+        return True
     often = (in_steps >= MIN_STALLS) & (in_steps > MAX_COLLECTIONS_A_STEP * late.shape[1])
     return bool(often[in_steps > 0].all() and (at_first or _is_each(late)))
 
@@ -243,13 +245,16 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
 
 def _is_each(forward: Bools) -> bool:
     """Say whether workers stall in most of their steps, or several times in one; shape (n_microbatches, n_steps, n_dp)."""
+    by_rank = forward.any(axis=0).mean(axis=0)
+    often = by_rank.any() and float(median(by_rank[by_rank > 0])) > MAX_COLLECTIONS_A_STEP
+    return often or _are_many_a_step(forward)
+
+
+def _are_many_a_step(forward: Bools) -> bool:
+    """Say whether a worker that stalls does so several times in one step, as none collects; shape as for `_is_each`."""
     per_step = forward.sum(axis=0)
-    by_rank = (per_step > 0).mean(axis=0)
-    if not by_rank.any():
-        return False
-    many = float(per_step[per_step > 0].mean())
     most = min(COLLECTIONS_A_STEP, MOST_FORWARDS * len(forward))
-    return many > max(MANY_A_STEP, most) or float(median(by_rank[by_rank > 0])) > MAX_COLLECTIONS_A_STEP
+    return per_step.any() and float(per_step[per_step > 0].mean()) > max(MANY_A_STEP, most)
 
 
 def _are_late_at_first(late: Bools, here: _Reader) -> bool:
