@@ -1,5 +1,9 @@
 """Real jobs recorded for this project: their causes are named, at their places, and nothing that is not there is said surely."""
 
+import gzip
+import shutil
+from pathlib import Path
+
 import pytest
 
 from diagnose.model.request import Request
@@ -153,6 +157,19 @@ def test_a_profile_of_experts_says_so_beside_a_slow_worker() -> None:
     assert "expert-imbalance" in {other.cause for other in found.alternatives}
     assert found.confidence < SURE
     assert found.recoverable == pytest.approx(0.15, abs=0.05)
+
+
+def test_a_profile_of_experts_without_one_rank_is_no_surer(tmp_path: Path) -> None:
+    """The file of one rank is damaged: how many ranks share the experts the others say."""
+    folder = shutil.copytree(PROFILES / "experts-hot-d4", tmp_path / "job")
+    text = gzip.decompress((folder / "rank2.json.gz").read_bytes())
+    half = len(text) // 2
+    (folder / "rank2.json.gz").write_bytes(gzip.compress(text[:half] + b'}}]" garbage {{' + text[half:]))
+    said = diagnose_job(Request(folder))
+    assert any("rank2.json.gz" in warning and "damaged" in warning for warning in said.warnings)
+    (found,) = said.causes
+    assert "expert-imbalance" in {other.cause for other in found.alternatives}
+    assert found.confidence < SURE
 
 
 def test_a_profile_of_a_pipeline_says_which_tensor_parallel_rank_is_slow() -> None:

@@ -248,9 +248,11 @@ def macro_f1(causes: Iterable[CauseFigures]) -> float | None:
 def is_primary_right(row: JudgedJob) -> bool:
     """Say whether what was said first is the largest true cause of a job, or one about as large.
 
-    Where a decoy costs time `unknown` may come before it: that is what the decoy is.
+    Where a decoy costs time `unknown` may come before it: that is what the decoy is. So may a true cause that nobody is asked for.
     """
     there, said = row.countable(), row.ranked() if COSTLY.isdisjoint(row.decoys) else row.named()
+    unasked = {true.cause for true in row.truth if not true.tellable}
+    said = [one for one in said if one.cause not in unasked]
     top = there[0].recoverable
     largest = {true.cause for true in there if top - true.recoverable <= AS_LARGE * abs(top)}
     return bool(said) and said[0].cause in largest

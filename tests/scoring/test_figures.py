@@ -128,6 +128,8 @@ def test_a_cause_is_said_from_a_confidence_on() -> None:
         ([true("a", 0.3), said(UNKNOWN, 0.4), said("a", 0.3)], False),
         ([true("a", -0.1, recoverable_last=0.2), said("a")], True),
         ([true("a", 0.3), said("a", 0.3, share=0.2), said("b", 0.2, share=0.8)], False),
+        ([true("a", 0.3, tellable=False), true("b", 0.2), said("a", 0.3), said("b", 0.2)], True),
+        ([true("a", 0.3, tellable=False), true("b", 0.2), said("a", 0.3)], False),
         ([true("a", 0.3)], False),
     ],
 )

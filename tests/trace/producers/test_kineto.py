@@ -409,12 +409,12 @@ def test_waits_within_computes_of_a_pipeline_stay_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("description", "world", "ep_size"),
-    [("default_pg", 2, 2), ("default_pg", 3, None), ("CONTEXT_PARALLEL_GROUP", 2, None)],
+    [("default_pg", 2, 2), ("default_pg", 3, 3), ("CONTEXT_PARALLEL_GROUP", 2, None)],
 )
 def test_ranks_that_exchange_all_with_all_share_experts(
     tmp_path: Path, description: str, world: int, ep_size: int | None
 ) -> None:
-    """They send tokens to experts and back, where these are no parts of a sequence; not known where one of them is not there."""
+    """They send tokens to experts and back, where these are no parts of a sequence; also where one was not recorded."""
     for rank in range(2):
         trace = training_loop("FBU" * 3)
         for event in [event for event in trace.events if event["name"] == "aten::linear"]:

@@ -424,7 +424,7 @@ def _describe(parts: Sequence[Rank], layout: Layout) -> dict[str, Any]:
         job["world_size"] = world
     if all(part.has_gpu is not None for part in parts):
         job["has_cuda"] = any(part.has_gpu for part in parts)
-    if (ep_size := _count_sharing(parts, layout)) and job["dp_size"] % ep_size == 0:
+    if (ep_size := _count_sharing(parts, layout)) and (job["dp_size"] % ep_size == 0 or world > len(parts)):
         job["ep_size"] = ep_size
     copied_us = [part.longest_to_host_us for part in parts]
     if world <= len(parts) and all(us is not None and us < SAVED_US for us in copied_us):
