@@ -57,7 +57,7 @@ class FeatureGroup(NamedTuple):
 def _measure_workers(m: Measured) -> Features:
     """Measure slow workers; whether it is one member of a worker matters to what else it may be."""
     n_members = members.count_members(m.trace, m.breakdown)
-    return workers.measure_workers(m.breakdown, m.what_if, n_members=n_members)
+    return workers.measure_workers(m.breakdown, m.what_if, n_members=n_members, hosts=m.trace.hosts)
 
 
 def list_groups() -> tuple[FeatureGroup, ...]:

@@ -1,5 +1,7 @@
 """Which workers are behind their peers on the same stage, how steadily, and whether they wait least."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from diagnose.model.components import Breakdown
@@ -22,7 +24,7 @@ READS_AS = {
     "worker.began_share": "part of the slow workers that were not slow in the first steps; 1 all fell behind; misleads when slow "
     "steps come and go",
     "worker.layout_doubt": "how probable it is that the slow workers are older machines and no fault: about half of all, alike, "
-    "from the first step on; misleads where a rack is half of the job",
+    "from the first step on; or that so many machines have something in common; misleads where a rack is half of the job",
     "worker.loader_doubt": "how probable it is that slow workers wait for input in their forwards: those that cost "
     "most are of the first stage, and slow in forwards of its first chunk alone; misleads where no worker reads data",
     "worker.host_doubt": "how probable it is that something else stops the processes of slow workers now and then, as collections "
@@ -58,6 +60,8 @@ NEARLY_ALL = 0.75
 FIRST_STEPS = 2
 #: Older machines are about half of all, and slow by the same factor, up to this part of it: then it is a toss-up with racks.
 LAYOUT_SHARES, ALIKE_SHARE, LAYOUT_CHANCE = (0.4, 0.6), 0.25, 0.5
+#: More machines than this do not fail at once. Where hosts are not known each may have so many of the slow workers.
+MOST_MACHINES, WORKERS_A_HOST = 8, 8
 #: Forwards of the first stage that are all long are a slow processor or a slow loader: nothing in their times tells which.
 LOADER_CHANCE = TOSS_UP
 #: A slow device slows both directions, a slow processor forwards alone. Where backwards are behind by less than this part of what
@@ -87,11 +91,14 @@ SLOW_DIRECTION_SHARE = 0.1
 SLOW_WORKER_SHARE = 0.1
 
 
-def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -> Features:
+def measure_workers(
+    breakdown: Breakdown, what_if: WhatIf, n_members: int = 1, hosts: Sequence[str] | None = None
+) -> Features:
     """Measure how far the slowest worker is behind its peers.
 
     `n_members` are its tensor- or context-parallel members where one of them alone makes it slow, else 1: no stage is longer for
-    one of them. They are missing where no worker has peers, or nothing was lost.
+    one of them. `hosts` are those of all workers, as `Trace` has them. They are missing where no worker has peers, or nothing was
+    lost.
     """
     n_dp = breakdown.compute_s.shape[-1]
     names = (
@@ -132,7 +139,7 @@ def measure_workers(breakdown: Breakdown, what_if: WhatIf, n_members: int = 1) -
             "worker.slow_steps_share": Feature(float(at.mean())),
             "worker.slow_share": Feature(float(_mainly_slow(breakdown).mean()) / n_members),
             "worker.began_share": Feature(_count_began(breakdown)),
-            "worker.layout_doubt": Feature(_doubt_layout(breakdown)),
+            "worker.layout_doubt": Feature(_doubt_layout(breakdown, hosts)),
             "worker.pause_doubt": Feature(
                 PAUSE_CHANCE
                 * ((alone and at.mean() < SLOW_STEP_SHARE) or _scatters(breakdown, (dp, stage), at, behind))
@@ -256,9 +263,17 @@ def _doubt_stage(breakdown: Breakdown) -> float:
     return STAGE_CHANCE if whole.any() and level[whole].sum() > NEARLY_ALL * level.sum() else 0.0
 
 
-def _doubt_layout(breakdown: Breakdown) -> float:
-    """Say how probable it is that slow workers are how the job was laid out: half of all, alike, all the time."""
+def _doubt_layout(breakdown: Breakdown, hosts: Sequence[str] | None) -> float:
+    """Say how probable it is that slow workers are how the job was laid out: half of all, alike, all the time.
+
+    Or what many machines have in common, that are no replica and no stage.
+    """
     slow = breakdown.slow_workers
+    single = slow & ~slow.all(axis=1, keepdims=True)
+    known = None if hosts is None or "" in hosts else np.array(hosts).reshape(slow.shape)
+    n_machines = -(-int(single.sum()) // WORKERS_A_HOST) if known is None else len(np.unique(known[single]))
+    if n_machines > MOST_MACHINES and single.any(axis=0).sum() > 1:
+        return LAYOUT_CHANCE
     level = (
         np.log(breakdown.worker_ratio)
         .reshape(len(breakdown.worker_ratio), -1, slow.shape[1], *breakdown.worker_ratio.shape[2:])

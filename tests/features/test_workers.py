@@ -1,6 +1,7 @@
 """How far a worker is behind its peers, in both directions, in which steps."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from diagnose.features.workers import (
     LAYOUT_CHANCE,
     PAUSE_CHANCE,
     STAGE_CHANCE,
+    _doubt_layout,
     measure_workers,
     slow_steps,
     slow_workers,
@@ -216,6 +218,31 @@ def test_older_machines_are_slow_in_all_steps() -> None:
     for steps, doubt in ((slice(None), LAYOUT_CHANCE), (slice(3, None), 0.0)):
         parts = slowed({(0, 1): 1.5, (1, 1): 1.5}, steps=steps)
         assert measure_workers(parts, what_if())["worker.layout_doubt"].value == doubt
+
+
+@pytest.mark.parametrize(
+    ("dp_ranks", "stages", "per_host", "doubt"),
+    [
+        (range(0, 40, 2), (0, 1), 1, LAYOUT_CHANCE),
+        (range(0, 40, 2), (0, 1), None, 0.0),
+        (range(40), (0, 2), None, LAYOUT_CHANCE),
+        (range(0, 40, 2), (0,), 1, 0.0),
+        (range(0, 40, 8), (0, 1, 2, 3), 1, 0.0),
+        (range(4), (0, 1), 1, 0.0),
+    ],
+    ids=["forty hosts", "five hosts maybe", "ten at least", "of one stage", "replicas", "eight hosts"],
+)
+def test_many_machines_that_are_slow_at_once_have_something_in_common(
+    dp_ranks: range, stages: tuple[int, ...], per_host: int | None, doubt: float
+) -> None:
+    """From a step on, and neither replicas nor of one stage: hundreds of machines do not fail at once."""
+    slow = np.zeros((80, 4), dtype=bool)
+    slow[np.ix_(dp_ranks, stages)] = True
+    ratio = np.ones((2, 4, 10, 80))
+    ratio[:, :, 5:] = np.where(slow.T[:, None], 1.5, 1.0)
+    parts = SimpleNamespace(slow_workers=slow, worker_ratio=ratio)
+    hosts = None if per_host is None else [f"host-{at // per_host}" for at in range(slow.size)]
+    assert _doubt_layout(parts, hosts) == doubt  # type: ignore[arg-type] # of it nothing else is asked
 
 
 def test_a_worker_that_is_slow_for_one_of_its_members() -> None:
