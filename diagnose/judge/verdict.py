@@ -306,10 +306,9 @@ def _list_causes(
             be_sure(analysis, rule, one.certain, one.benefit, gain, prediction) for gain in (least, THERE_SHARE * least)
         )
         cause = _report(analysis, one, claims, prediction, there, least, impossible)
-        cause = _lead_with_unknown(analysis, cause, one, least)
         told = cause.confidence + sum(other.confidence for other in cause.alternatives)
         if told * sure >= SAID_FROM * there:
-            likely.append(cause)
+            likely.append(_lead_with_unknown(analysis, cause, one, least))
             explained.update(one.judgement.rule.components)
     return merge_alternatives(likely), explained
 
@@ -327,7 +326,8 @@ def _lead_with_unknown(analysis: Analysis, cause: Cause, said: _Said, least: flo
         if own >= TOLD_FROM * confidence:
             others.append(Alternative(cause.cause, round(own, 4), tells_apart))
     elif others and own < TOLD_FROM * others[0].confidence:
-        confidence = round(1.0 - sum(other.confidence for other in others), 4)
+        # No surer than the likeliest, nor all of them together than certain.
+        confidence = round(min(1.0 - sum(other.confidence for other in others), others[0].confidence), 4)
         tells_apart = others[0].tells_apart
     else:
         return cause

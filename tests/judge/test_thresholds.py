@@ -439,17 +439,25 @@ def test_what_nobody_knows_gives_back_as_much_after_the_others() -> None:
     assert [other.cause for other in found.alternatives] == ["worker-fault"]
 
 
-@pytest.mark.parametrize(("own", "lead"), [(0.13, "worker-fault"), (0.09, "unknown")])
-def test_what_all_else_is_likelier_than_does_not_lead(own: float, lead: str) -> None:
+@pytest.mark.parametrize(
+    ("own", "experts", "stage", "confidence"),
+    [(0.13, 0.45, 0.36, None), (0.09, 0.45, 0.36, 0.19), (0.03, 0.2, 0.1, 0.2)],
+)
+def test_what_all_else_is_likelier_than_does_not_lead(
+    own: float, experts: float, stage: float, confidence: float | None
+) -> None:
     """Nobody is sent to change a card for what is five times as probably experts, and four times an uneven stage."""
     analysis = job()
     (known,) = reach(with_gains(analysis, worker=(0.3, 0.0))).causes
-    others = (Alternative("expert-imbalance", 0.45, "a column"), Alternative("stage-imbalance", 0.36, "another run"))
+    others = (
+        Alternative("expert-imbalance", experts, "a column"),
+        Alternative("stage-imbalance", stage, "another run"),
+    )
     cause = msgspec.structs.replace(known, confidence=own, alternatives=others)
     said = SimpleNamespace(judgement=judged(analysis, "worker-fault"))
     found = _lead_with_unknown(analysis, cause, said, LEAST)  # type: ignore[arg-type] # of it nothing else is asked
-    assert (found.cause, found.alternatives) == (lead, others)
-    assert found.confidence == (own if lead == "worker-fault" else pytest.approx(0.19))
+    assert (found.cause, found.alternatives) == ("unknown" if confidence else "worker-fault", others)
+    assert found.confidence == pytest.approx(confidence or own)
 
 
 def test_several_that_nobody_knows_have_all_their_shares() -> None:

@@ -246,7 +246,7 @@ def _every_forward(here: _Reader, known: Bools) -> Bools:
 def _is_each(forward: Bools) -> bool:
     """Say whether workers stall in most of their steps, or several times in one; shape (n_microbatches, n_steps, n_dp)."""
     by_rank = forward.any(axis=0).mean(axis=0)
-    often = by_rank.any() and float(median(by_rank[by_rank > 0])) > MAX_COLLECTIONS_A_STEP
+    often = bool(by_rank.any()) and float(median(by_rank[by_rank > 0])) > MAX_COLLECTIONS_A_STEP
     return often or _are_many_a_step(forward)
 
 
@@ -254,7 +254,7 @@ def _are_many_a_step(forward: Bools) -> bool:
     """Say whether a worker that stalls does so several times in one step, as none collects; shape as for `_is_each`."""
     per_step = forward.sum(axis=0)
     most = min(COLLECTIONS_A_STEP, MOST_FORWARDS * len(forward))
-    return per_step.any() and float(per_step[per_step > 0].mean()) > max(MANY_A_STEP, most)
+    return bool(per_step.any()) and float(per_step[per_step > 0].mean()) > max(MANY_A_STEP, most)
 
 
 def _are_late_at_first(late: Bools, here: _Reader) -> bool:

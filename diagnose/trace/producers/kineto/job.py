@@ -91,11 +91,11 @@ def read(inputs: InputFiles, *, name: str, report: Report) -> Recording:
     if all(part.steps and part.steps_by != "profiler" and not part.steps_moved for part in parts):
         parts = _count_alike(parts)
     parts, numbers = _join_cycles(parts, numbers)
-    _refuse_empty(parts, name)
     left_out = [name_in(inputs.path, file, name) for file in inputs.files if file not in files and ".json" in file.name]
     told = [f"left out, as it cannot be used: {fault}" for fault in faults]
     told += [f"left out, as no Kineto traces begin in them: {list_names(left_out)}"] if left_out else []
     try:
+        _refuse_empty(parts, name)
         layout = place_ranks(parts, numbers, name=name)
     except TraceError as error:
         if not told:
