@@ -306,9 +306,10 @@ def _list_causes(
             be_sure(analysis, rule, one.certain, one.benefit, gain, prediction) for gain in (least, THERE_SHARE * least)
         )
         cause = _report(analysis, one, claims, prediction, there, least, impossible)
-        told = cause.confidence + sum(other.confidence for other in cause.alternatives)
+        lead = _lead_with_unknown(analysis, cause, one, least)
+        told = min(of.confidence + sum(other.confidence for other in of.alternatives) for of in (cause, lead))
         if told * sure >= SAID_FROM * there:
-            likely.append(_lead_with_unknown(analysis, cause, one, least))
+            likely.append(lead)
             explained.update(one.judgement.rule.components)
     return merge_alternatives(likely), explained
 
